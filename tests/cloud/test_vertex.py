@@ -151,7 +151,6 @@ def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--set", "data.store=stores/one"], RUN, "data.store"),
         (["--from", "gs://lab-data/runs/one@40"], RUN, "--from"),
         (["--from", "runs/one"], RUN, "--from"),
-        (["--set", "data.store=hf://team/texts"], RUN, "data.store"),
         (["--accelerator", "v5p:2x2x1"], RUN, "--accelerator"),
         (["--accelerator", "v3:2x2"], RUN, "--accelerator: Vertex AI documents JAX for v5e and v6e alone"),
         (["--accelerator", "v6e"], RUN, "--accelerator"),

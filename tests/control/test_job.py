@@ -25,6 +25,7 @@ from maskwright.launch.hosts import supervisor as host_module
 from maskwright.launch.hosts.script import INSTALL, first_command, script_for
 from maskwright.launch.hosts.supervisor import ShellAttempt
 from maskwright.launch.outcome import End, JobOutcome, judge, report
+from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.target import Training, require_clean
 from maskwright.launch.topology import WorkerGroup
 from maskwright.training.stop import StopRequest
@@ -51,6 +52,8 @@ SETTINGS = {"job": "one", "folder": "maskwright", "setup": "", "grace": "20", "r
 def test_a_setup_that_sets_a_secret_is_not_submitted(setup: str, is_clean: bool) -> None:
     with nullcontext() if is_clean else pytest.raises(InputError, match="setup sets a secret variable. Fix: pass it"):
         require_clean(slice_module.TpuSlice("pod", setup=setup), COMMAND)
+    with nullcontext() if is_clean else pytest.raises(InputError, match="Fix: export NAME=… before you submit"):
+        require_clean(Slurm(setup=setup), COMMAND)
 
 
 def test_words_are_those_that_a_person_would_type() -> None:

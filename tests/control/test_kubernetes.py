@@ -402,6 +402,7 @@ REFUSED = [
     ([], {"run": "/runs/../etc/one"}, "--run: /runs/../etc/one leaves its folder"),
     (["--set=data.store=data/store"], {}, "data.store: data/store is not in a pod"),
     (["--set=model.init_from=/models/base"], {}, "model.init_from: /models/base is not in a pod"),
+    (["--set=model.init_from=gs://bucket/one"], {}, "model.init_from: gs://bucket/one is not in a pod"),
     (["--from=/models/one@40"], {}, "--from: /models/one is not in a pod"),
     (["--from=gs://bucket/one"], {}, "--from: gs://bucket/one is not in a pod"),
     (["--mount=x:data"], {}, "--mount: 'x:data' is not NAME:/folder"),
@@ -422,6 +423,7 @@ REFUSED = [
     (["--max-cost=5"], {}, "--max-cost: is about an environment. Fix: add --env-file"),
     (["--stop-after-hours=0"], {}, "--stop-after-hours: 0 is no limit"),
     (["--env=NOT_SET_ANYWHERE"], {}, "--env NOT_SET_ANYWHERE: is not set here"),
+    (["--env=A_KEY=hidden12"], {}, "--env: 'A_KEY=…' is not the name of a variable. Fix: export NAME=…, and give"),
     (["--image="], {}, "--image: '' is not an image"),
     (["--memory=16 GB"], {}, "--memory: '16 GB' is not a quantity"),
     (["--queue=Team A"], {}, "--queue: 'Team A' is not a valid name"),
@@ -468,8 +470,9 @@ def test_the_real_kubectl_applies_every_kind(
         made = objects(cli, tmp_path, *options)  # with kubectl's annotation gone, what --dry-run prints
         made[-1]["metadata"].pop("annotations")
         assert [*kept[2:], kept[0]] == made
-        shown = submit(cli, tmp_path, "--dry-run", *options)
-        assert "warning: the Secret base-1-env, with the values of --env, is needed by the job" in shown.err
+        shown = submit(cli, tmp_path, "--dry-run", *options, "--set=logging.report_to=[tensorboard, wandb]")
+        assert "warning: the Secret base-1-env, with the values of --env, is not shown" in shown.err
+        assert "warning: logging.report_to: the job's image has to hold wandb, and `maskwright image` lea" in shown.err
 
 
 def test_what_kubectl_says_is_one_line_with_the_kind_of_refusal(

@@ -92,7 +92,9 @@ def test_each_end_of_a_pod(
     assert kept <= result.out.count("line of 0") <= attempts
     listed = json.loads(cli("status", "kubernetes:", "--json").out)["jobs"]
     (job,) = listed
-    assert (job["code"], job["run"], job["address"]) == (code, "/runs/one", "kubernetes:one")
+    of_pods = {"exit 127": 127, "kill -9 $$": 137}.get(lines, code)
+    assert (job["code"], job["run"], job["address"]) == (of_pods, "/runs/one", "kubernetes:one")
+    assert ("no such command" in result.err, "killed by SIGKILL" in result.err) == (of_pods == 127, of_pods == 137)
 
 
 def trained(nodes: Nodes, folder: Path, run: str, step: int) -> Callable[[], bool]:

@@ -27,7 +27,7 @@ from maskwright.launch.ray.jobs import Lines, RayJob, conclude, find_address, pa
 from maskwright.launch.ray.member import Member
 from maskwright.launch.ray.sizes import POD_TYPE, SLICE_NAME, TOPOLOGY, WORKER_ID, Gang, Node, RaySlice, asked, choose
 from maskwright.launch.ray.submit import Ray
-from maskwright.launch.target import Training
+from maskwright.launch.target import Training, values_of
 
 
 def config(*overrides: str) -> RunConfig:
@@ -170,11 +170,11 @@ def test_who_is_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    require_lasting("/runs/a", {"data.store": "/data/store", "model.init_from": None}, None)
+    require_lasting("/runs/a", {"data.store": "/data/store"}, None)
     require_lasting("/runs/a", {"data.store": "store", "model.init_from": "gs://b/model"}, str(tmp_path))
     for run, store, init_from, folder, where in [
-        ("runs/a", "/data/store", None, None, "--run runs/a"),
-        ("/runs/a", "store", None, None, "data.store: store"),
+        ("runs/a", "/data/store", "/m", None, "--run runs/a"),
+        ("/runs/a", "store", "/m", None, "data.store: store"),
         ("/runs/a", "/store", "model", str(tmp_path), "model.init_from: model"),
     ]:
         with pytest.raises(InputError, match="relative") as caught:
@@ -328,7 +328,7 @@ def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PAGE", "http://me:hunter2@proxy")
     for name in ("HF_TOKEN", "PAGE"):
         with pytest.raises(InputError, match="looks like a secret") as caught:
-            Ray(env=(name,)).values()
+            values_of(Ray(), (name,))
         assert "hunter2" not in str(caught.value) and "hf_1" not in str(caught.value)
 
     for secret in ("git+https://me:hunter2@git.example/a", "--index-url https://me:hunter2@pypi.example/simple"):

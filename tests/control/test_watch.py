@@ -43,6 +43,11 @@ def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for words, says in (
         (["nowhere", "--once"], "nowhere: is not there. Fix: correct the path; only the live table"),
         (["nowhere"], "nowhere: is not there. Fix: correct the path; only the live table"),
+        (
+            ["kubernetes:base-1"],
+            "kubernetes:base-1: is a job, not a folder. Fix: `maskwright status kubernetes:base-1 --",
+        ),
+        (["--web", "ray:"], "ray:: is a job, not a folder. Fix: `maskwright status ray: --watch` shows it"),
         (["--web", "--once"], "--once: has no effect with --web. Fix: leave it out"),
         (["--port", "0"], "--port: has no effect without --web. Fix: add --web, or leave it out"),
         (["nothing://a", "--once"], "no file system has the name nothing://"),

@@ -85,6 +85,8 @@ schema --finetune => `maskwright schema finetune`, with --json as JSON schema
 report run --fill x => `maskwright fill RUN TEXT`
 recipes show small => `maskwright recipes NAME`
 env plan lab.yaml => `maskwright env up ENV.yaml --dry-run`
+submit slurm nano --run r --env A_KEY=hidden12 => leave it out: sbatch passes your environment on; `export NAME=…`
+submit kubernetes nano --run r --node-selector a=b => `--job-template FILE`, a YAML whose spec.template.spec
 list ray => `maskwright status RUN`; `maskwright status ray:`
 data tokenize a.txt => `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`
 resume runs/a => the command that started the run

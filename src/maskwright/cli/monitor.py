@@ -87,6 +87,7 @@ def sync(run: str, to: Literal["wandb", "mlflow"], follow: bool = False, as_json
     """
     from maskwright.monitor.sync.sync import sync as send
 
+    places.require_folders([run])
     storage.require_local(run)
     sent, taken = send(run, to, follow=follow)
     print_result(sent.report(to), sent.to_json(to), as_json)

@@ -5,11 +5,12 @@ A place is imported when it is chosen. Nothing here knows typer, so a program ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
+from maskwright.core.console import typed
 from maskwright.core.errors import InputError
 from maskwright.launch.target import Place, RunTarget, TargetReport
 
@@ -64,9 +65,17 @@ def run(location: str, address: str | None = None, *, options: frozenset[str] = 
     target = _run(location, address)
     options_given = options | ({"--address"} if address is not None else set())
     for option in sorted(options_given - target.takes):
-        owner = "a Ray job" if option == "--address" else "a run directory"
+        owner = "a Ray job" if option == "--address" else "a run directory or a Kubernetes job"
         raise InputError(f"is for {owner}", where=option, fix="leave it out, or give RUN as one")
     return target
+
+
+def require_folders(locations: Sequence[str]) -> None:
+    """Raises `InputError` for the address of a job, for commands that read run directories."""
+    for location in locations:
+        if location.startswith(("ray:", "kubernetes:", "vertex:")):
+            fix = f"`{typed(['status', location, '--watch'])}` shows it; here, name its run directory"
+            raise InputError("is a job, not a folder", where=location, fix=fix)
 
 
 def _run(location: str, address: str | None) -> RunTarget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from maskwright.cli import places
 from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, app, print_result
 
@@ -24,6 +25,7 @@ def report(
     from maskwright.report.page import write
     from maskwright.report.run import read_all
 
+    places.require_folders(run)
     output.require_ending(to, (".html",), f"--to {to}")
     output.require_place(to)
     runs = read_all(run)

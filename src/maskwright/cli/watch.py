@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from maskwright.cli import places
 from maskwright.cli.manual import command
 from maskwright.cli.options import app, print_result
 
@@ -38,6 +39,7 @@ def watch(
         from maskwright.monitor.watch import find, terminal
         from maskwright.monitor.watch.runs import Runs
 
+        places.require_folders(folder or ())
         folders = folder or [USUAL if os.path.isdir(USUAL) else "."]
         if web:
             from maskwright.monitor.watch.server import serve

@@ -19,7 +19,7 @@ from maskwright.core.errors import InputError
 from maskwright.launch import checks
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
 from maskwright.launch.schedulers.kubernetes.kubectl import Access
-from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, inside
+from maskwright.launch.schedulers.kubernetes.pod import SCRATCH
 from maskwright.launch.schedulers.kubernetes.submit import Kubernetes
 from maskwright.launch.target import OnSubmission, Option, Training, show
 
@@ -127,7 +127,7 @@ def in_environment(environment: Environment, command: Training) -> Training:
 def require_no_volume(environment: Environment, command: Training, location: str) -> None:
     """Raises `InputError` if the command reads the data volume, which is not filled yet."""
     for key, path in checks.locations(command, checks.read(command)[0]).items():
-        if path and inside(path, f"{environment.mount_point}/shared_pd"):
+        if checks.inside(path, f"{environment.mount_point}/shared_pd"):
             raise InputError(
                 f"{path} is on the data volume, which is not filled yet",
                 where=key,

@@ -340,6 +340,11 @@ _MOVED = {
     "report --evaluate": "`maskwright evaluate RUN`",
     "report --fill": "`maskwright fill RUN TEXT`",
     "schema --markdown": "leave it out",
+    "submit slurm --env": "leave it out: sbatch passes your environment on; `export NAME=…` before you submit",
+    "submit kubernetes --node_selector": "`--job-template FILE`, a YAML whose spec.template.spec.nodeSelector has it",
+    "submit kubernetes --service_account": (
+        "`--job-template FILE`, a YAML whose spec.template.spec.serviceAccountName has it"
+    ),
 }
 """Former spellings of several words."""
 COMMANDS = _MOVED | {name: said for names, said in _COMMANDS.items() for name in names.split()}

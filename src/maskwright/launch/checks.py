@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from subprocess import CompletedProcess
 
@@ -21,7 +21,9 @@ from maskwright.config.pretraining import (
 )
 from maskwright.config.recipes import find_config
 from maskwright.core import storage
+from maskwright.core.console import warn
 from maskwright.core.errors import CloudError, InputError
+from maskwright.core.hub import is_hub
 from maskwright.core.secrets import redact
 from maskwright.launch.target import Training
 from maskwright.machine import tpus
@@ -59,14 +61,50 @@ def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
     reader = read_config if command.verb == "pretrain" else read_finetune_config
     config = reader(command.config, list(command.overrides))
     if redact(text) != text:
-        raise InputError("holds a secret", where=command.config, fix="pass it by its variable's name: --env NAME")
+        raise InputError("holds a secret", where=command.config, fix="delete it there: others can read it in the job")
     return config, text
 
 
-def locations(command: Training, config: RunConfig | FinetuneConfig) -> dict[str, str | None]:
-    """The locations that the command reads, by configuration key or the option `--from`."""
+def warn_of_trackers(command: Training, there: Sequence[str] = ()) -> None:
+    """Warns of packages that `logging.report_to` needs in the job's image. `there`: packages that the job installs."""
+    for name in read(command)[0].logging.report_to:
+        if name != "tensorboard" and not any(each.startswith(name) for each in there):
+            what = f"logging.report_to: the job's image has to hold {name}, and `maskwright image` leaves it out"
+            warn(f"{what}. Fix: build an image on it, as docs/containers.md#another-package-in-it shows")
+
+
+def locations(command: Training, config: RunConfig | FinetuneConfig) -> dict[str, str]:
+    """The folders and files that the command reads, by configuration key or the option `--from`, without those that it
+    fetches by itself: data and, to fine-tune it, a run's copies from any URL, and models from the Hub."""
     begin = {"--from": parse_origin(command.begin_from)[0]} if command.begin_from else {}
-    return {**config.locations, **begin}
+    found = {}
+    for key, location in {**config.locations, **begin}.items():
+        fetches_urls = key.startswith("data.") and not key.endswith(".tokenizer")
+        fetches_urls |= key == "model.init_from" and command.verb == "finetune"
+        fetches = storage.is_url(location or "") if fetches_urls else key.startswith("model.") and is_hub(location)
+        if location and not fetches:
+            found[key] = location
+    return found
+
+
+def inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
+def require_kept(run: str, folders: Iterable[str], there: str, fix: str) -> None:
+    """Raises `InputError` if the run is in none of the folders that outlive its machines. `there`: a machine's name."""
+    if ".." in run.split("/"):
+        raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
+    if not any(run.startswith(folder + "/") for folder in folders):
+        raise InputError(f"{run} would be lost with its {there}", where="--run", fix=fix)
+
+
+def require_seen(read: Mapping[str, str], folders: Collection[str], there: str, fix: Callable[[str, str], str]) -> None:
+    """Raises `InputError` if one of `locations` is in none of the folders that the machines see. `fix`: of a key and
+    its location."""
+    for key, path in read.items():
+        if not any(inside(path, folder) for folder in folders):
+            raise InputError(f"{path} is not in a {there}", where=key, fix=fix(key, path))
 
 
 def setting(key: str, value: str) -> str:

@@ -10,13 +10,14 @@ host's 76 ends the job, since somebody asked for it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import time as clock
 
 from maskwright.core.errors import EndedAsAsked, JobError, StoppedEarly, stopped
 
 EARLY, ASKED = StoppedEarly.exit_code, EndedAsAsked.exit_code
+NO_COMMAND = "use an image with maskwright in it: `maskwright image` builds one"
 MOMENTS_SECONDS = 2.0
 """Ends within this time count as simultaneous: other hosts abort within milliseconds of one host's error, and each end
 is seen 0.1 s late (`tail` in `hosts/script.py`), or more over a slow network."""
@@ -103,6 +104,18 @@ def report(ends: Sequence[End], verdict: JobOutcome) -> list[str]:
     return lines + [end.describe() for end in sorted(ends, key=lambda end: end.host) if end is not first]
 
 
+def cause_of(codes: Iterable[int]) -> int | None:
+    """The exit code of a job whose machines ended with these, in the order of time: the first error's; else 76, a
+    kill's, 75 or 0. None without codes."""
+
+    def rank(code: int) -> int:
+        if End(0, code).failed:
+            return 0
+        return 1 if code == ASKED else 2 if killed_by(code) else 3 if code == EARLY else 4
+
+    return min(codes, key=rank, default=None)
+
+
 def conclude(code: int, cause: str, where: str) -> None:
     """Returns if the job is done; else raises the error that gives this process the job's exit code."""
     if kind := stopped(code):
@@ -112,7 +125,7 @@ def conclude(code: int, cause: str, where: str) -> None:
         raise JobError(f"the job failed: {cause or f'exit {code}'}", code, where=where)
 
 
-def conclude_elsewhere(code: int, why: str, where: str, absent: str) -> None:
+def conclude_elsewhere(code: int, why: str, where: str, absent: str = NO_COMMAND) -> None:
     """`conclude` for a job whose command a service started and whose code it gives as a shell does. `absent`: the fix
     if there was no such command."""
     if code in (126, 127):

@@ -18,7 +18,6 @@ from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
 from maskwright.core.storage import is_url
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-BY_NAME = "pass it by its variable's name: --env NAME"
 VALUE = rf"[^\s'\";&|$]{{{SHORTEST_SECRET},}}(?![^\s'\";&|])"
 ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~`]){VALUE}")
 """A variable that a shell command sets to a literal value, not to another variable or to a path."""
@@ -157,6 +156,10 @@ class Place(Protocol):
     of `Training` that are unsupported there."""
 
     leaves_out: ClassVar[frozenset[str]] = frozenset()
+    passing_secrets: ClassVar[str] = "pass it on by its variable's name: --env NAME"
+    """How a secret reaches the job, as a fix."""
+    shown_by: ClassVar[str] = ""
+    """Who shows a job's variables to others; such a place takes no secret by `--env`."""
     setup_is_in_the_jobs_shell: ClassVar[bool] = False
     """Whether variables that its `setup` sets reach the command."""
     config_is_there: ClassVar[bool] = False
@@ -190,7 +193,7 @@ def require_clean(place: Place, command: Training) -> None:
         if "\0" in text:
             raise InputError(f"{key} holds a zero byte", where="job", fix="correct it")
         if found := secret_in(text):
-            raise InputError(f"{key} {found}", where="job", fix=BY_NAME)
+            raise InputError(f"{key} {found}", where="job", fix=place.passing_secrets)
 
 
 def secret_in(text: str) -> str:
@@ -200,16 +203,20 @@ def secret_in(text: str) -> str:
     return "sets a secret variable" if any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text))) else ""
 
 
-def values_of(names: Iterable[str]) -> dict[str, str]:
+def values_of(place: Place, names: Iterable[str]) -> dict[str, str]:
     """Values of environment variables of this process, for `--env`."""
     values = {}
-    for name in names:
-        if not VARIABLE.fullmatch(name):
-            what = f"{name!r} is not the name of a variable"
-            raise InputError(what, where="--env", fix="give the name alone: --env NAME")
+    for given in names:
+        name, equals, _ = given.partition("=")
+        if not VARIABLE.fullmatch(given):
+            what = f"{name[:80] + '=…' * bool(equals)!r} is not the name of a variable"
+            raise InputError(what, where="--env", fix="export NAME=…, and give the name alone: --env NAME")
         if name not in os.environ:
             raise InputError("is not set here", where=f"--env {name}", fix=f"export {name}=…")
         values[name] = os.environ[name]
+        if place.shown_by and (SECRET_VARIABLE.search(name) or redact(values[name]) != values[name]):
+            what = f"looks like a secret, and {place.shown_by} shows a job's variables"
+            raise InputError(what, where=f"--env {name}", fix=place.passing_secrets)
     return values
 
 

@@ -20,7 +20,6 @@ from typing import Annotated, ClassVar, Literal
 from maskwright.config.recipes import find_config
 from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
-from maskwright.core.storage import is_url
 from maskwright.launch import checks
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.hosts.script import first_command, script_for
@@ -75,7 +74,7 @@ class TpuSlice(Place):
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts. Raises `StoppedEarly` (75) or
         `EndedAsAsked` (76) if the run can be continued, `JobError` with the exit code of the host that failed first."""
-        values = values_of(self.env)
+        values = values_of(self, self.env)
         grace = max(self.grace_seconds, self._check(command))
         if not any(text.startswith("engine.device=") for text in command.overrides):
             command = command.setting("engine.device=tpu")  # a host without libtpu must not compute on its CPU
@@ -111,7 +110,7 @@ class TpuSlice(Place):
             kind, chips = known
             checks.for_tpu(command, config, chips * tpus.TPUS[kind].devices_per_chip)
         for key, path in checks.locations(command, config).items():
-            if path and key.startswith("data.") and not is_url(path) and not path.startswith("/"):
+            if key.startswith("data.") and not path.startswith("/"):
                 option = checks.setting(key, "gs://BUCKET/STORE")
                 say(f"{key}: each host reads {path} in its folder {self.workdir}; {option} brings a store to all hosts")
         return checks.grace_seconds(config)

@@ -21,10 +21,10 @@ from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.vertex.node import ENDED_WITH
 from maskwright.core.console import Show, say, show_line, typed
-from maskwright.core.errors import CloudError, EndedAsAsked, InputError, NotFollowed, StoppedEarly, stopped
+from maskwright.core.errors import CloudError, EndedAsAsked, InputError, NotFollowed, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, until_over, wait_until_over
-from maskwright.launch.outcome import conclude_elsewhere
+from maskwright.launch.outcome import cause_of, conclude_elsewhere
 
 POLL_SECONDS = 5.0
 LATE_SECONDS = 60
@@ -79,10 +79,7 @@ def _job(project: str, region: str, body: Mapping[str, Any]) -> VertexJob:
 
 
 def exit_code(why: str) -> int | None:
-    """The exit code. Of several machines, one with an error matters more than its partners' 75 or signal."""
-    codes = [int(status or code) for status, code in EXITS.findall(why)]
-    errors = [code for code in codes if code and not stopped(code) and code <= 128]
-    return next(iter(errors or codes), None)
+    return cause_of(int(status or code) for status, code in EXITS.findall(why))
 
 
 def create(project: str, region: str, request: Mapping[str, Any]) -> VertexJob:
@@ -173,8 +170,7 @@ def conclude(job: VertexJob, ended_as_asked: bool) -> None:
     if ended_as_asked or job.state in ("CANCELLED", "EXPIRED"):
         how = "stopped as asked" if ended_as_asked else job.state.lower()
         raise EndedAsAsked(f"{how}{': ' + why if why else ''}; the same command continues the run", where=job.target)
-    absent = "use an image with maskwright in it: `maskwright image` builds one"
-    conclude_elsewhere(job.code or 1, why or "Vertex AI gives no reason", job.target, absent)
+    conclude_elsewhere(job.code or 1, why or "Vertex AI gives no reason", job.target)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from maskwright.cloud import machines
 from maskwright.cloud.google.rest import bucket_folder
@@ -22,9 +22,7 @@ from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobTarget, crea
 from maskwright.config.settings import Refused
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
-from maskwright.core.hub import is_hub
-from maskwright.core.secrets import SECRET_VARIABLE, redact
-from maskwright.core.storage import is_url
+from maskwright.core.secrets import redact
 from maskwright.launch import checks, target
 from maskwright.launch.target import Env, OnSubmission, Option, Place, Submission, Training, show
 from maskwright.machine import tpus
@@ -70,10 +68,16 @@ class Vertex(Place):
     env: Env = ()
 
     leaves_out = frozenset({"profile_steps"})
+    shown_by: ClassVar[str] = "Vertex AI"
+    passing_secrets: ClassVar[str] = "keep it in Secret Manager and read it in the container, as docs/vertex.md shows"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", self.region):
             raise InputError(f"{self.region[:40]!r} is not a region", where="--region", fix="as in us-central1")
+        for option, text in (("--image", self.image), *(("--label", label) for label in self.label)):
+            if redact(text) != text:
+                fix = "leave it out"
+                raise InputError("holds a secret, and everyone who may see jobs can read it", where=option, fix=fix)
         if self.nfs and self.network is None:
             fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
             raise InputError("needs the network of the server", where="--nfs", fix=fix)
@@ -88,6 +92,7 @@ class Vertex(Place):
             raise InputError("is missing", where="--project", fix=f"--project NAME, or export {PROJECTS[0]}=NAME")
         request, where, text = body(self, command, uuid.uuid4().hex)
         if dry_run:
+            checks.warn_of_trackers(command)
             text = json.dumps(request, indent=2, ensure_ascii=False)
             on_submission(Submission(False, f"{project}/{self.region}", command.run, shown=text))
             return
@@ -188,16 +193,6 @@ def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
     return made
 
 
-def check_secrets(place: Vertex, values: Mapping[str, str]) -> None:
-    """Raises `InputError` for a secret in the request, which everyone who may see jobs can read."""
-    texts = {"--label": "\n".join(place.label), "--image": place.image}
-    texts |= {f"--env {name}": value for name, value in values.items()}
-    for option, text in texts.items():
-        if redact(text) != text or (option.startswith("--env") and SECRET_VARIABLE.search(option)):
-            fix = "keep it in Secret Manager and read it in the container, as docs/vertex.md shows"
-            raise InputError("holds a secret, which everyone who may see jobs can read", where=option, fix=fix)
-
-
 def staged(place: Vertex, config_location: str, text: str) -> str:
     """Address gs://… from which containers read the configuration. Its name has a digest of the content, so a running
     job keeps its configuration."""
@@ -211,26 +206,18 @@ def staged(place: Vertex, config_location: str, text: str) -> str:
     return f"{place.staging.rstrip('/')}/{stem}-{digest}.yaml"
 
 
-def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
+def check_paths(place: Vertex, locations: Mapping[str, str], run: str, copied: bool) -> None:
     """Raises `InputError` if a container cannot read the data, or if the run would be deleted with it. `locations`: see
     `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
     mounts = [nfs_mount(text)["mountPoint"] for text in place.nfs]
-    kept = [*mounts, *([SCRATCH] if copied else [])]
-    if ".." in run.split("/") or not any(run.startswith(folder + "/") for folder in kept):
-        fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from which it continues"
-        raise InputError(f"{run} would be lost with its machine", where="--run", fix=fix)
-    for key, path in locations.items():
-        if not path or (key.startswith("model.") and is_hub(path)):
-            continue
-        if path.startswith("gs://") and (key == "data.store" or re.fullmatch(r"data\.mixture\..*\.store", key)):
-            continue  # each machine fetches the store into its cache
-        if path.startswith("gs://"):
-            mounted = checks.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
-            fix = f"{mounted}, where Vertex AI mounts the bucket"
-            raise InputError("is read as a folder in the container", where=key, fix=fix)
-        if is_url(path) or not any(path.startswith(folder + "/") for folder in (BUCKETS, *mounts)):
-            fix = f"{checks.setting(key, f'{BUCKETS}/BUCKET/…')}, or inside a --nfs mount"
-            raise InputError(f"{path} is not in a container", where=key, fix=fix)
+    fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from which it continues"
+    checks.require_kept(run, [*mounts, *([SCRATCH] if copied else [])], "machine", fix)
+
+    def mounted(key: str, path: str) -> str:
+        there = path.removeprefix("gs://") if path.startswith("gs://") else "BUCKET/…"
+        return f"{checks.setting(key, f'{BUCKETS}/{there}')}, where Vertex AI mounts buckets, or inside a --nfs mount"
+
+    checks.require_seen(locations, [BUCKETS, *mounts], "container", mounted)
 
 
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:
@@ -249,8 +236,7 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
         raise InputError("contains $(, which Vertex AI may replace", where="the command", fix=fix)
     arguments = ["-P", "-m", "maskwright.cloud.vertex.node", *words]
     container: dict[str, Any] = {"imageUri": place.image, "command": ["python"], "args": arguments}
-    values = target.values_of(place.env)
-    check_secrets(place, values)
+    values = target.values_of(place, place.env)
     if values:  # "$(" would refer to another variable
         container["env"] = [{"name": name, "value": value.replace("$(", "$$(")} for name, value in values.items()]
     pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": "1", "containerSpec": container}

@@ -68,15 +68,15 @@ def _metadata() -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def require_lasting(run: str, locations: Mapping[str, str | None], folder: str | None) -> None:
-    """Raises `InputError` for paths that do not work in a job's folder. A job may read files there, but not write its
-    run, since the folder is deleted with the job. `locations`: the paths that it reads, by key."""
+def require_lasting(run: str, locations: Mapping[str, str], folder: str | None) -> None:
+    """Raises `InputError` for paths that do not work in a job's folder, which is deleted with the job: a job may read
+    files there, but not write its run. `locations`: the paths that it reads, by key."""
     if not os.path.isabs(run) and "://" not in run:
         what = "is relative, so the checkpoints would be lost with the Ray job's folder"
         fix = "give an absolute path on storage that all machines of the cluster see"
         raise InputError(what, where=f"--run {run}", fix=fix)
     for key, location in locations.items():
-        if location is None or "://" in location or os.path.isabs(location):
+        if "://" in location or os.path.isabs(location):
             continue
         if folder is None or not glob.glob(os.path.join(glob.escape(folder), location)):
             fix = "give its absolute path on the cluster's machines, or upload it with --workdir (below 100 MiB)"

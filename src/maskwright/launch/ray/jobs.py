@@ -18,13 +18,16 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from maskwright.core.console import Show, lost_terminal_is_no_error, printable, show_line, warn
+from maskwright.core.console import Show, lost_terminal_is_no_error, one_line, printable, show_line, warn
 from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import missing
+from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, until_over, wait_until_over
 from maskwright.launch.outcome import ASKED, conclude_elsewhere
 from maskwright.launch.target import JobList, Option
 
+LONGEST_REASON = 300
+"""Characters. Ray's reasons end with tracebacks."""
 USUAL_ADDRESS = "http://127.0.0.1:8265"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
@@ -75,7 +78,9 @@ class RayJob:
         return self.id, self.state, "-" if self.code is None else str(self.code), began, self.run or "-"
 
     def report(self) -> str:
-        return table_of([self]).report()
+        waits_or_failed = self.state in ("PENDING", "FAILED")
+        why = [f"why: {redact(one_line(self.why))[:LONGEST_REASON]}"] if self.why and waits_or_failed else []
+        return "\n".join([table_of([self]).report(), *why])
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -301,7 +306,7 @@ def follow_to_its_end(cluster: RayCluster, name: str, show: Show = show_line) ->
 
 def conclude(job: RayJob) -> None:
     """Raises the error that gives this process the exit code of a job that is over, unless that is 0."""
-    where, code, what = f"ray:{job.id}", job.code, " ".join(job.why.split())[:300] or "Ray gives no reason"
+    where, code, what = f"ray:{job.id}", job.code, one_line(job.why)[:LONGEST_REASON] or "Ray gives no reason"
     if job.state == "SUCCEEDED":
         return
     if job.state == "STOPPED":  # by Ray's API, and nothing starts it again

@@ -6,7 +6,6 @@ Only the configuration is uploaded. The package is in the cluster's image, and d
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -14,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from maskwright.core.console import say, typed
 from maskwright.core.errors import InputError
-from maskwright.core.secrets import SECRET_VARIABLE, redact
+from maskwright.core.secrets import redact
 from maskwright.launch import checks
 from maskwright.launch.ray.gang import ACCELERATOR_KEY, STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, RayCluster, find_address, follow_to_its_end
@@ -59,6 +58,9 @@ class Ray(Place):
     env: Env = ()
     pip: Annotated[tuple[str, ...], Option("Package to pip install for the job.", "PACKAGE")] = ()
 
+    shown_by: ClassVar[str] = "Ray's dashboard"
+    passing_secrets: ClassVar[str] = "set it on the cluster's machines (on Kubernetes as a Secret in the pods' env)"
+
     def __post_init__(self) -> None:
         if self.job_id is not None and not ID.fullmatch(self.job_id):
             fix = "use at most 100 letters, digits, '.', '_' and '-'"
@@ -70,6 +72,7 @@ class Ray(Place):
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Submits the job, and shows its ID or follows it."""
         if dry_run:
+            checks.warn_of_trackers(command, self.pip)
             entrypoint, variables, _ = self._request(command)
             folder, address = f"{self.workdir} and " if self.workdir else "", find_address(self.address)
             lines = [f"address      {address}", f"entrypoint   {entrypoint}"]
@@ -100,7 +103,7 @@ class Ray(Place):
         require_lasting(command.run, checks.locations(command, config), self.workdir)
         if gang := asked(config, self.num_nodes, self.gpus_per_node, self.accelerator):
             gang.fit(command, config)
-        variables = {STOP_WAIT: str(checks.grace_seconds(config) + BEYOND_GRACE_SECONDS), **self.values()}
+        variables = {STOP_WAIT: str(checks.grace_seconds(config) + BEYOND_GRACE_SECONDS), **values_of(self, self.env)}
         return self.entrypoint(replace(command, config=os.path.basename(command.config))), variables, text
 
     def _send(self, command: Training) -> str:
@@ -128,17 +131,7 @@ class Ray(Place):
         return f"exec python -m {words}" if self.pip else f"exec {words}"
 
     def name(self, run: str) -> str:
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(run.rstrip("/"))).strip("-._")[:60] or "run"
-        return self.job_id or f"{stem}-{secrets.token_hex(3)}"
-
-    def values(self) -> dict[str, str]:
-        values = values_of(self.env)
-        for name, value in values.items():
-            if SECRET_VARIABLE.search(name) or redact(value) != value:
-                what = "looks like a secret, and Ray's dashboard shows a job's variables"
-                fix = "set it on the cluster's machines instead (on Kubernetes as a Secret in the pods' env)"
-                raise InputError(what, where=f"--env {name}", fix=fix)
-        return values
+        return self.job_id or f"{checks.name_for(run)}-{secrets.token_hex(3)}"
 
 
 def _refuse_duplicate(head: RayCluster, name: str, run: str) -> None:

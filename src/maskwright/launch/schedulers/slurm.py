@@ -124,6 +124,7 @@ class Slurm(Place):
     ] = None
 
     setup_is_in_the_jobs_shell: ClassVar[bool] = True
+    passing_secrets: ClassVar[str] = "export NAME=… before you submit: sbatch passes your environment on"
 
     def __post_init__(self) -> None:
         for option in self.sbatch:

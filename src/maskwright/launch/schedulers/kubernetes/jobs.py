@@ -27,7 +27,7 @@ from maskwright.core.console import Show, one_line, say, show_line, typed, warn
 from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, is_transient, until_over, wait_until_over
-from maskwright.launch.outcome import ASKED, EARLY, End, conclude, killed_by
+from maskwright.launch.outcome import ASKED, EARLY, End, cause_of, conclude_elsewhere
 from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, kubectl, stream
 from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, INSTANCE, PRODUCT, QUEUE, RUN, Manifest
 from maskwright.launch.target import JobList
@@ -261,7 +261,8 @@ def _state_of(
         why = "; ".join(dict.fromkeys(map(_words_of, failed)))
         if "DeadlineExceeded" in [one.get("reason") for one in failed]:
             return "stopped", ASKED, f"its time limit is over: {why}"
-        code = _code_of(pods)
+        ends = sorted((pod for pod in pods if pod.code is not None), key=lambda pod: pod.ended)
+        code = cause_of(pod.code for pod in ends if pod.code is not None) or 1
         return ("stopped" if code in (ASKED, EARLY) else "failed"), code, why
     if workload is not None and workload["spec"].get("active") is False:
         return "stopped", ASKED, _words_of(condition(workload, "Evicted")) or "deactivated in Kueue"
@@ -271,17 +272,6 @@ def _state_of(
     if any(pod.began and pod.code is None for pod in pods):
         return "running", None, ""
     return "waiting", None, next((pod.why for pod in reversed(pods) if pod.why), "")
-
-
-def _code_of(pods: Sequence[JobPod]) -> int:
-    """The exit code of a job that failed: of an error, the first; else 76, 75, or 1 for a kill."""
-    errors = sorted((pod for pod in pods if pod.failed), key=lambda pod: pod.ended)
-    if errors and errors[0].code is not None:
-        return errors[0].code if errors[0].code not in (126, 127) else 1
-    codes = {pod.code for pod in pods}
-    if ASKED in codes:
-        return ASKED
-    return 1 if any(killed_by(code) for code in codes) or EARLY not in codes else EARLY
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
@@ -402,7 +392,7 @@ def follow_to_its_end(
                 _show_first_failure(jobs, ended, show)
         finally:
             log.close()
-    conclude(ended.code or 0, redact(one_line(ended.why)), address)
+    conclude_elsewhere(ended.code or 0, redact(one_line(ended.why)), address)
 
 
 def _show_first_failure(jobs: Jobs, job: ClusterJob, show: Show) -> None:

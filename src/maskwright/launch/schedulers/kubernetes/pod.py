@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from maskwright.core.errors import InputError
+from maskwright.launch.checks import inside
 
 Manifest = dict[str, Any]
 USER = 1000
@@ -91,10 +92,6 @@ class KubernetesJob:
     def devices(self) -> dict[str, str]:
         """The extended resources of each pod. Kubernetes refuses a request for them that differs from the limit."""
         return {name: str(count) for name, count in ((GPU, self.gpus), (TPU, self.chips)) if count}
-
-
-def inside(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder + "/")
 
 
 def manifest(version: str, kind: str, metadata: Manifest, **more: Any) -> Manifest:

@@ -15,14 +15,13 @@ import yaml
 
 from maskwright.core.console import say, typed, warn
 from maskwright.core.errors import CloudError, InputError, MaskwrightError
-from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
 from maskwright.launch.schedulers.kubernetes import pod
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
 from maskwright.launch.schedulers.kubernetes.jobs import Jobs, follow_to_its_end
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
 from maskwright.launch.schedulers.kubernetes.kubectl import APPLY, Access
-from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, KubernetesJob, Manifest, Mount, inside
+from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, KubernetesJob, Manifest, Mount
 from maskwright.launch.schedulers.kubernetes.template import folders as of_template
 from maskwright.launch.schedulers.kubernetes.template import part, read_template
 from maskwright.launch.target import Env, JobName, OnSubmission, Option, Setup, Submission, Training, show
@@ -87,9 +86,10 @@ class Kubernetes(target.Place):
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Applies the objects with kubectl, or with `dry_run` shows them."""
-        values = target.values_of(self.env)
+        values = target.values_of(self, self.env)
         job, objects = self.objects(command)
         if dry_run:
+            checks.warn_of_trackers(command)
             if values:
                 warn(
                     f"the Secret {values_name(job.name)}, with the values of --env, is needed by the job, but not shown"
@@ -145,7 +145,7 @@ class Kubernetes(target.Place):
         else:
             sized = checks.sized(command, config, job.num_pods, job.gpus)
         made = manifests(job, sized, text)
-        check_paths(job, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
+        check_paths(job, checks.locations(command, config), bool(config.checkpoint.copy_to))
         return job, made
 
     def _slice(self) -> SlicePods | None:
@@ -250,22 +250,18 @@ def parse_secret(text: str) -> tuple[str, str, str]:
     return name, key, variable
 
 
-def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
+def check_paths(job: KubernetesJob, locations: Mapping[str, str], copied: bool) -> None:
     """Raises `InputError` if a pod does not see the data, or if the run would be lost with its pod. `locations`: see
     `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
     folders = [*((mount.folder, not mount.read_only) for mount in job.mounts), *of_template(job.template[0])]
     kept = [folder for folder, lasts in [*folders, (SCRATCH, copied)] if lasts]
-    if not any(run.startswith(folder + "/") for folder in kept):
-        fix = "give a folder in a --mount CLAIM:/folder, or one in /tmp and set checkpoint.copy_to"
-        raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
-    if ".." in run.split("/"):
-        raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
-    seen = [folder for folder, _ in folders]
-    for key, path in locations.items():
-        remote = is_url(path or "") and key != "--from"
-        if path and not remote and not any(inside(path, folder) for folder in seen):
-            fix = f"mount it with --mount NAME:/folder, and {checks.setting(key, '/folder/…')}"
-            raise InputError(f"{path} is not in a pod", where=key, fix=fix)
+    fix = "give a folder in a --mount CLAIM:/folder; or one in /tmp with checkpoint.copy_to, to continue from there"
+    checks.require_kept(job.run, kept, "pod", fix)
+
+    def mounted(key: str, path: str) -> str:
+        return f"mount it with --mount NAME:/folder, and {checks.setting(key, '/folder/…')}"
+
+    checks.require_seen(locations, [folder for folder, _ in folders], "pod", mounted)
 
 
 def to_yaml(objects: list[dict[str, Any]]) -> str:

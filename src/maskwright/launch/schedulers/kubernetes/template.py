@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 from maskwright.config.settings import read_yaml
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import SECRET_VARIABLE
-from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, GPU, MOST_SECONDS, QUEUE, TPU, Manifest, inside
+from maskwright.launch.checks import inside
+from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, GPU, MOST_SECONDS, QUEUE, TPU, Manifest
 from maskwright.launch.target import secret_in
 from maskwright.launch.topology import WorkerGroup
 
