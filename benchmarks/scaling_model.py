@@ -110,8 +110,8 @@ def half_ring_seconds(network: Network, gpus: int, size: float) -> float:
 
 
 def all_to_all_seconds(network: Network, gpus: int, size: float) -> float:
-    """Each GPU of a node sends 1 / 8 of `size` bytes to each other one over NVLink. Then each node sends its sum to each
-    other one, in eighths over each GPU's share of the cards."""
+    """Each GPU of a node sends 1 / 8 of `size` bytes to each other one over NVLink. Then each node sends its sum to
+    each other one, in eighths over each GPU's share of the cards."""
     here, nodes = min(gpus, network.gpus_a_node), network.nodes(gpus)
     own_share = network.node_bytes_per_second / network.gpus_a_node
     levels = (

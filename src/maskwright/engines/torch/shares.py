@@ -1,9 +1,10 @@
 """One flat order for all that an update touches, and which rank updates what, after ZeRO-1 (Rajbhandari et al. 2020,
 arXiv:1910.02054).
 
-Ranks are counted by their `Levels.place` here. Gradients, messages, weights in fp32 and in the precision of the multiplications, and moments all lie in this order:
+Gradients, messages, weights in fp32 and in the precision of the multiplications, and moments all lie in this order:
 buckets, each cut into a piece for each rank. So a bucket is sent from where it was summed and gathered to where it is
-read. Every rank computes with all weights; it holds its pieces, one after the other, in fp32 with their moments.
+read. Every rank computes with all weights; it holds its pieces, one after the other, in fp32 with their moments. Ranks
+are counted by their `Levels.place` in this file.
 
 No result depends on the number of ranks: Muon's stacks and the blocks of the gradient's norm are the same at any.
 """
