@@ -69,7 +69,7 @@ class FlatWeights:
             self._norms = torch.zeros(longest, device=self._device)
             self._norms_of_all = self._norms.new_zeros(self._processes.world_size * longest)
             self._gather_norms = self._levels.gathering([(self._norms_of_all, self._norms)])
-            self._blocks_in_order = torch.tensor(self._order.order_of_blocks, device=self._device)
+            self._blocks_in_order = self._order.order_of_blocks.to(self._device)
             self._made = made
         return self._made
 
