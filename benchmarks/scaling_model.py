@@ -9,8 +9,8 @@ A projection: one H100 has trained alone, and several GPUs never have. What it h
 - 32 MiB groups are sent while the backward pass of the last micro-batch computes. The last group, which holds the
   embeddings, leaves when that has ended. Then each GPU updates its share, and all gather the new weights in bf16
   (`engines/torch/weights.py`);
-- the all-to-all does not know nodes: each GPU sends (W - 8) / W of its gradient over its own share of the network,
-  where a ring or a tree would sum inside the node first and send an eighth of that;
+- gradients are summed inside each node first, and then between GPUs of one number (`engines/torch/levels.py`): each
+  GPU sends an eighth of its gradient over its own share of the network. The two do not overlap here;
 - all processes tell each other weights and wishes over gloo in each step, hop by hop around a ring
   (https://github.com/pytorch/gloo/blob/19f1d3ac8e3120faad559f474d0ceddec5d03ee7/gloo/allgather.cc), while the GPUs
   compute.
@@ -109,17 +109,21 @@ def half_ring_seconds(network: Network, gpus: int, size: float) -> float:
     return network.start_seconds + (ring_seconds(network, gpus, size) - network.start_seconds) / 2
 
 
-def all_to_all_seconds(network: Network, gpus: int, size: float, sums: int = 1) -> float:
-    """Each GPU sends 1 / W of `size` bytes, of each of its `sums`, to each other one: inside the node over NVLink, to
-    other nodes over its share of their cards."""
-    if gpus == 1:
-        return 0.0
-    here = min(gpus, network.gpus_a_node)
-    inside = sums * size * (here - 1) / gpus / (network.link_share * network.nvlink_bytes_per_second)
-    own_share = network.link_share * network.node_bytes_per_second / network.gpus_a_node
-    across = sums * size * (gpus - here) / gpus / own_share
-    each = network.ring_across_seconds if gpus > here else network.ring_inside_seconds
-    return network.start_seconds + (gpus - 1) / MESSAGES_AT_ONCE * each + max(inside, across)
+def all_to_all_seconds(network: Network, gpus: int, size: float) -> float:
+    """Each GPU of a node sends 1 / 8 of `size` bytes to each other one over NVLink. Then each node sends its sum to
+    each other one, in eighths over each GPU's share of the cards."""
+    here, nodes = min(gpus, network.gpus_a_node), network.nodes(gpus)
+    own_share = network.node_bytes_per_second / network.gpus_a_node
+    levels = (
+        (here, size, network.nvlink_bytes_per_second, network.ring_inside_seconds),
+        (nodes, size / here, own_share, network.ring_across_seconds),
+    )
+    seconds = 0.0
+    for members, sent, rate, latency in levels:
+        if members > 1:
+            seconds += network.start_seconds + (members - 1) / MESSAGES_AT_ONCE * latency
+            seconds += sent * (members - 1) / members / (network.link_share * rate)
+    return seconds
 
 
 # ---- an update ------------------------------------------------------------------------------------------------------

@@ -225,9 +225,9 @@ def _lent(track: Track) -> Iterator[None]:
         return
     if hardware.cuda_devices() != 1:
         raise InputError(f"the track {track.name} is for one GPU", fix="set CUDA_VISIBLE_DEVICES to one that is here")
-    from maskwright.engines.torch.probe import gpu_name
+    import torch
 
-    gpu = gpu_name()
+    gpu = torch.cuda.get_device_name()
     if not any(name in gpu for name in GPUS):
         raise InputError(f"the track {track.name} is not for {gpu}", fix=f"take one {' or '.join(GPUS)}")
     yield

@@ -406,9 +406,9 @@ def test_jax_has_processes_too(machine: Machine) -> None:
 
 
 def test_of_several_machines_a_loss_ends_all_with_75(machine: Machine) -> None:
-    keys = {**LONG, "schedule.steps": 5000}
+    keys = {**LONG, "schedule.steps": 5000, "batch.virtual_workers": 4}
     where = ("--num-nodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}")
-    nodes = [machine.start("far", 1, *where, "--node-rank", str(rank), **keys) for rank in range(2)]
+    nodes = [machine.start("far", 2, *where, "--node-rank", str(rank), **keys) for rank in range(2)]
     wait_until(lambda: newest(machine.directory("far")) >= 3)
     os.kill(children(nodes[1].pid)[0], signal.SIGKILL)
     assert [machine.ended(node)[0] for node in nodes] == [75, 75]

@@ -6,8 +6,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,10 +21,10 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import AtOnce, TrainState
-from maskwright.engines.processes import Processes
 from maskwright.engines.torch import fit, weights
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.torch.levels import Levels
 from maskwright.engines.torch.passes import Passes
 from maskwright.engines.torch.processes import Peers, Sums
 from maskwright.engines.torch.shares import FlatOrder
@@ -153,9 +152,8 @@ def test_an_update_begins_again_until_another_process_may_have_part_of_it(
 ) -> None:
     """A backend that fails in its first sum may have given it to others."""
     weight = torch.nn.Parameter(torch.zeros(3))
-    both = cast(Processes, SimpleNamespace(world_size=2, rank=0))
     order = FlatOrder.of({"w": weight.shape}, ["w"], 2, muon=False)
-    summing = Gradients({"w": weight}, order, processes=both)
+    summing = Gradients({"w": weight}, order, Levels(0, 2))
 
     def full(*_: object, **options: object) -> None:
         raise RuntimeError("Cuda failure 2 'out of memory'")

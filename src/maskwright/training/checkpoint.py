@@ -142,15 +142,15 @@ def require_space(folder: str, needed: int) -> None:
         )
 
 
-def set_aside_after(folder: str, step: int, multiple: int, why: str) -> bool:
-    """Renames to `WHY-step-…` every checkpoint newer than the last planned one at or before `step`: at a multiple of
+def set_aside_after(folder: str, step: int, multiple: int) -> bool:
+    """Renames to `spiked-step-…` every checkpoint newer than the last planned one at or before `step`: at a multiple of
     `multiple`, not saved by a clock or a stop. Returns False, and renames nothing, if there is none."""
     steps = whole_steps(folder)
     good = [s for s in steps if s <= step and s % multiple == 0]
     if not good:
         return False
     for later in (s for s in steps if s > good[-1]):
-        _rename(os.path.join(folder, step_folder(later)), why)
+        _rename(os.path.join(folder, step_folder(later)), "spiked")
     return True
 
 

@@ -56,26 +56,22 @@ class Copies:
     def __init__(self, location: str, reach: bool = True, *, sleep: Callable[[float], None] = time.sleep) -> None:
         if not location.partition("://")[2].strip("/") or location.startswith("http"):
             raise InputError("names no folder", where=location, fix="write checkpoint.copy_to as gs://bucket/folder")
-        self._folder = Folder(location, reach=reach, tries=TRIES, sleep=sleep)
-        self.location = self._folder.location
-
-    @property
-    def folder(self) -> Folder:
-        return self._folder
+        self.folder = Folder(location, reach=reach, tries=TRIES, sleep=sleep)
+        self.location = self.folder.location
 
     def lies_in(self, folder: str) -> bool:
-        path, root = os.path.realpath(folder), os.path.realpath(self._folder.path or "/")
+        path, root = os.path.realpath(folder), os.path.realpath(self.folder.path or "/")
         return os.path.commonpath([path, root]) == path
 
     def steps(self) -> list[int]:
         """Steps of the complete copies, ascending. Raises `InputError` if a bucket of Cloud Storage does not exist."""
-        return whole_steps(self._folder)
+        return whole_steps(self.folder)
 
     def newest(self) -> tuple[int, str] | None:
         """(step, a hash of the manifest) of the newest complete copy."""
         if not (steps := self.steps()):
             return None
-        return steps[-1], storage.sha256_of(self._folder.get_json(f"{step_folder(steps[-1])}/{MANIFEST}"))
+        return steps[-1], storage.sha256_of(self.folder.get_json(f"{step_folder(steps[-1])}/{MANIFEST}"))
 
     def put(
         self, directory: RunDirectory, step: int, keep: int, keep_every_steps: int | None, *, best: int | None = None
@@ -85,7 +81,7 @@ class Copies:
         folder, target = os.path.join(directory.checkpoints, step_folder(step)), step_folder(step)
         manifest = storage.read_json(os.path.join(folder, MANIFEST))
         if step in self.steps():
-            copied = self._folder.get_json(f"{target}/{MANIFEST}") or {}
+            copied = self.folder.get_json(f"{target}/{MANIFEST}") or {}
             if any(copied["files"][name] != manifest["files"][name] for name in checkpoint.FILES[:2]):
                 raise self._taken()
             return
@@ -94,18 +90,18 @@ class Copies:
             content = read_local(directory.path(name))
             if content is not None:
                 manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-                self._folder.put(f"{target}/{name}", content)
+                self.folder.put(f"{target}/{name}", content)
                 self._require_arrived(f"{target}/{name}", manifest["files"][name], io.BytesIO(content))
         for name, source in sources.items():
-            self._folder.upload(source, f"{target}/{name}")
+            self.folder.upload(source, f"{target}/{name}")
             with open(source, "rb") as file:
                 self._require_arrived(f"{target}/{name}", manifest["files"][name], file)
-        if not self._folder.create(f"{target}/{MANIFEST}", json.dumps(manifest, indent=2).encode()):
+        if not self.folder.create(f"{target}/{MANIFEST}", json.dumps(manifest, indent=2).encode()):
             raise self._taken()  # one of two writers loses
         whole = self.steps()
         for old in outdated(whole, keep, keep_every_steps, best=best):
             self._remove(old)
-        for found in map(step_of, self._folder.folders()):
+        for found in map(step_of, self.folder.folders()):
             if found is not None and found < step and found not in whole:  # its machine was lost while it was copied
                 self._remove(found)
 
@@ -114,13 +110,13 @@ class Copies:
         contents = {name: read_local(directory.path(name)) for name in ENDED_FILES}
         files = {name: text.decode(errors="replace") for name, text in contents.items() if text is not None}
         content = json.dumps({"step": step, "files": files}).encode()
-        self._folder.put(ENDED, content)
+        self.folder.put(ENDED, content)
         expected = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         self._require_arrived(ENDED, expected, io.BytesIO(content))
 
     def fetch_ended(self, directory: RunDirectory) -> None:
-        """Fetches the files of `put_ended` if the run has not continued since the newest checkpoint in `directory`."""
-        for name, text in ended_files(self._folder, directory.newest_step()).items():
+        """Brings what `put_ended` has copied, if the run has not gone on since the newest checkpoint in `directory`."""
+        for name, text in ended_files(self.folder, directory.newest_step()).items():
             with storage.atomic_writer(directory.path(name)) as file:
                 file.write(text.encode())
 
@@ -173,12 +169,12 @@ class Copies:
         shutil.rmtree(folder, ignore_errors=True)  # it is not whole
         try:
             with storage.replaced_folder(folder) as partial:
-                manifest = self._folder.get_json(f"{source}/{MANIFEST}") or {}
+                manifest = self.folder.get_json(f"{source}/{MANIFEST}") or {}
                 of_run = [name for name in manifest["files"] if _is_run_file(name)]
                 storage.make_folder(os.path.join(partial, TOKENIZER))
                 for name in [*checkpoint.FILES, *of_run]:
                     path, sha256 = os.path.join(partial, name), manifest["files"][name]["sha256"]
-                    self._folder.download(f"{source}/{name}", path)
+                    self.folder.download(f"{source}/{name}", path)
                     if storage.sha256_of_file(path) != sha256:
                         what = "is not what was saved (sha256 differs)"
                         raise CheckpointError(what, where=f"{self._url(step)}/{name}", fix=RESTORE)
@@ -204,8 +200,8 @@ class Copies:
             self._remove(later)
 
     def _remove(self, step: int) -> None:
-        self._folder.remove(f"{step_folder(step)}/{MANIFEST}")
-        self._folder.remove(step_folder(step), recursive=True)
+        self.folder.remove(f"{step_folder(step)}/{MANIFEST}")
+        self.folder.remove(step_folder(step), recursive=True)
 
     def _taken(self) -> CheckpointError:
         return CheckpointError(
@@ -216,12 +212,12 @@ class Copies:
 
     def _require_arrived(self, name: str, expected: dict[str, Any], source: BinaryIO) -> None:
         """Checks an upload by the store's own crc32c if it has one, else by reading the object back."""
-        info = self._folder.info(name)
+        info = self.folder.info(name)
         good = info["size"] == expected["bytes"]
         if good and (known := storage.crc32c_of(source)) and "crc32c" in info:
             good = info["crc32c"] == known
         elif good:
-            good = self._folder.sha256(name) == expected["sha256"]
+            good = self.folder.sha256(name) == expected["sha256"]
         if not good:
             fix = "check the store and the network"
             raise CheckpointError("did not arrive complete", where=f"{self.location}/{name}", fix=fix)

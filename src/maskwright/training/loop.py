@@ -7,7 +7,7 @@ import math
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.core import storage
@@ -70,18 +70,19 @@ def train(job: Job, stop: StopRequest) -> None:
                 if begun is None:  # nothing has changed: the step is computed after the restart
                     break
 
-                # ---- after each step: requests of others, and the ranks' agreement
-                _count(job, *begun)
+                # ---- after each step: what others ask for, and what all ranks agree on
+                stats, work = begun
+                _count(job, stats, work)
                 bar.advance()
                 _beat(job, "training")
                 stop.look(job.directory if job.is_rank_0 else None, job.step)
-                vote.take(begun.stats.vote)
+                vote.take(stats.vote)
 
                 # ---- once in a while: a log line, which may show a spike and send the run back; evaluate, save
                 evaluates = is_due(config.evaluation.every_steps, job.step) and job.step < steps
                 saves = vote.due_to_save(job.step) and job.step < steps
                 if is_due(config.logging.every_steps, job.step) or job.step == steps:
-                    job.unlogged = begun.stats
+                    job.unlogged = stats
                 leaves_loop = job.ended or vote.stops
                 now = evaluates or saves or leaves_loop or profile.is_due(job.step - first)
                 if (now or not job.engine.leaves_host_free) and _write_line(job, board, bar, vote):
@@ -198,14 +199,9 @@ def write_report(job: Job) -> None:
         storage.write_json(job.directory.path("engine.json"), report)
 
 
-class _Begun(NamedTuple):
-    """An update that the engine has begun."""
-
-    stats: StepStats
-    work: UpdateCounts
-
-
-def _begin_step(job: Job, prefetcher: BatchPrefetcher, stop: StopRequest, vote: int) -> _Begun | None:
+def _begin_step(
+    job: Job, prefetcher: BatchPrefetcher, stop: StopRequest, vote: int
+) -> tuple[StepStats, UpdateCounts] | None:
     """Gives the engine the micro-batches of this rank for one update; None if the update was given up."""
     job.beats.begin_step(job.step)
     data_step = job.rollbacks.data_step(job.step)
@@ -216,7 +212,7 @@ def _begin_step(job: Job, prefetcher: BatchPrefetcher, stop: StopRequest, vote: 
         batches, work = prefetcher.take(data_step, following)
     with job.speed.part("step"):
         stats = job.engine.step(batches, job.config.learning_rate_at(job.step), lambda: stop.urgent, vote)
-    return _Begun(stats, work) if stats else None
+    return (stats, work) if stats else None
 
 
 def _count(job: Job, stats: StepStats, work: UpdateCounts) -> None:
@@ -342,9 +338,8 @@ def _checkpoint_before(job: Job, seen: int) -> tuple[TrainState, dict[str, Any]]
     # Only checkpoints up to the last ordinary log line are trusted, and the target of the last rollback.
     rollbacks = job.rollbacks.all
     ordinary = max(seen - job.config.logging.every_steps, rollbacks[-1].step if rollbacks else 0)
-    kept = checkpoint.set_aside_after(
-        job.directory.checkpoints, ordinary, job.config.checkpoint.save_every_steps or 1, "spiked"
-    )
+    every = job.config.checkpoint.save_every_steps or 1
+    kept = checkpoint.set_aside_after(job.directory.checkpoints, ordinary, every)
     return checkpoint.load_newest(job.directory.checkpoints, set_aside=True) if kept else None
 
 

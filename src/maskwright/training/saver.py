@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ class Saver:
         """`planned`: rollbacks go to its multiples, so the last two of them outlive saves by the clock."""
         self._directory, self._options, self._lease, self._planned = directory, options, lease, planned
         self._copier = Copier(directory, options, copies) if copies else None
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._pool = ThreadPoolExecutor(1, "save")
+        self._save: Future[None] | None = None
         self.saved = False
         """Whether a save has succeeded."""
 
@@ -41,8 +42,7 @@ class Saver:
         """Starts a save, after the one before has ended. `state` belongs to the saver from here on. `best`: a step
         whose checkpoint and copy are not deleted."""
         self.finish()
-        self._thread = threading.Thread(target=self._work, args=(state, record, best), name="save")
-        self._thread.start()
+        self._save = self._pool.submit(self._work, state, record, best)
 
     @property
     def lost(self) -> bool:
@@ -51,7 +51,7 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return self._save is not None and not self._save.done()
 
     def forget_after(self, step: int) -> None:
         """Deletes later copies after a rollback. An unreachable store keeps them, but a fetch skips them."""
@@ -67,16 +67,15 @@ class Saver:
 
     def finish(self) -> None:
         """Waits for the save in progress. Raises its `CheckpointError` or `HealthError`."""
-        self.wait()
-        error, self._error = self._error, None
+        error = self._save.exception() if self._save else None
+        self._save = None
         if error:
             raise error
 
     def wait(self) -> None:
-        """Like `finish`, but without raising, for the end of a run that has already failed."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
+        """Does the same as `finish` without raising: for the end of a run that has failed already."""
+        if self._save:
+            wait([self._save])
 
     def copy_newest(self, best: int | None) -> None:
         """Copies the newest checkpoint at a start, in case the previous start had no time for it. `best`: as in
@@ -91,36 +90,31 @@ class Saver:
         return self._copier.wait() if self._copier else None
 
     def copy_ended(self, step: int) -> None:
-        """Copies the run's files from after its last save at `step`, whose copy has ended. Raises `CheckpointError`."""
-        if self._copier and (failed := self._copier.copy_ended(step)):
-            raise failed
+        """Copies what the run has written since its last save, that of `step`, whose copy has ended. Raises
+        `CheckpointError`."""
+        if self._copier:
+            self._copier.copy_ended(step)
 
     def _work(self, state: TrainState, record: dict[str, Any], best: int | None) -> None:
-        try:
-            for name, array in state.parameters.items():
-                if not np.isfinite(array).all():
-                    raise HealthError(
-                        f"step {state.step}: {name} is no longer finite; not saved",
-                        fix=HEALTH_FIX,
-                    )
-            self._lease.require()
-            keep, every = self._options.keep, self._options.keep_every_steps
-            path = checkpoint.save(
-                self._directory.checkpoints,
-                state,
-                record,
-                keep=keep,
-                keep_every_steps=every,
-                planned=self._planned,
-                best=best,
-            )
-            self.saved = True
-            self._directory.log(f"saved {path}")
-            self._directory.append_history("saved", state.step)
-            if self._copier:
-                self._copier.ask(state.step, best)
-        except Exception as error:
-            self._error = error
+        for name, array in state.parameters.items():
+            if not np.isfinite(array).all():
+                raise HealthError(f"step {state.step}: {name} is no longer finite; not saved", fix=HEALTH_FIX)
+        self._lease.require()
+        keep, every = self._options.keep, self._options.keep_every_steps
+        path = checkpoint.save(
+            self._directory.checkpoints,
+            state,
+            record,
+            keep=keep,
+            keep_every_steps=every,
+            planned=self._planned,
+            best=best,
+        )
+        self.saved = True
+        self._directory.log(f"saved {path}")
+        self._directory.append_history("saved", state.step)
+        if self._copier:
+            self._copier.ask(state.step, best)
 
 
 class Copier:
@@ -177,13 +171,13 @@ class Copier:
             self._failed = self._not_copied(f"step {step:,} is saved here but not copied", error)
             warn(str(self._failed))
 
-    def copy_ended(self, step: int) -> CheckpointError | None:
-        """Copies the run's files from after the copy of `step`. Returns the error."""
+    def copy_ended(self, step: int) -> None:
+        """See `Saver.copy_ended`."""
         try:
             self._copies.put_ended(self._directory, step)
         except Exception as error:
-            return self._not_copied("the run has ended here, and its last evaluation is not copied", error)
-        return None
+            what = "the run has ended here, and its last evaluation is not copied"
+            raise self._not_copied(what, error) from None
 
     def _not_copied(self, what: str, error: Exception) -> CheckpointError:
         why = error.what if isinstance(error, MaskwrightError) else error

@@ -55,7 +55,7 @@ from maskwright.engines.torch.prepare import (
     what_dtype_costs,
     works_without_determinism,
 )
-from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect
+from maskwright.engines.torch.processes import Peers, Sums, connect
 from maskwright.engines.torch.scorer import Scorer
 from maskwright.model.config import ModelConfig
 
@@ -211,13 +211,20 @@ class TorchEngine:
         vote: int = 0,
     ) -> StepStats | None:
         local_weight = sum(batch.predicted for batch in batches)
-        exchange = Exchange(partial(self.exchange, local_weight, vote))
+        asked: list[Callable[[], Sums]] = []
+
+        def exchange(urgent: bool = False) -> Callable[[], Sums]:
+            """Begins the single exchange of an update, even if its gradient is computed again."""
+            if not asked:
+                asked.append(self.exchange(local_weight, vote, urgent))
+            return asked[0]
+
         losses = self.fit.run(
             batches[0], lambda: self._gradient(batches, give_up, exchange), lambda: self.weights.gradients.sending
         )
         if len(losses) < len(batches):
             return None
-        sums = exchange.begin()()
+        sums = exchange()()
         with (self.waiting or nullcontext)():
             loss_sum = self._gathered(torch.stack(losses)).to(self._numbers_on).sum(dtype=torch.float64)
             weight: Tensor | float = sums.weight or 1.0  # 0 if nothing was predicted
@@ -237,7 +244,9 @@ class TorchEngine:
         loss, gradient_norm, first_bad = arriving(*numbers) if self.device == "cuda" else numbers
         return StepStats(loss, sums.weight, gradient_norm, sums.vote, first_bad)
 
-    def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Exchange) -> list[Tensor]:
+    def _gradient(
+        self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Callable[[bool], Callable[[], Sums]]
+    ) -> list[Tensor]:
         """Loss sums of the micro-batches; fewer of them if all ranks give the step up.
 
         Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. The
@@ -252,7 +261,7 @@ class TorchEngine:
                 if urgent:
                     break
             elif urgent or left <= 2:
-                sums = exchange.begin(urgent=urgent)
+                sums = exchange(urgent)
                 if (urgent or final) and sums().urgent:
                     break
             losses.append(self._accumulate(batch, virtual_worker, final=final))

@@ -101,7 +101,7 @@ class Gradients:
         for message in self._messages:
             for name in message.bucket.names:
                 parameters[name].register_post_accumulate_grad_hook(self._hook(message))
-        self._next, self._final, self._prepared = 0, False, False
+        self._next, self._final = 0, False
         self.place = (0, True)
         """The sum that the gradient of the coming backward pass goes into, and whether it replaces what is there."""
         self._folds = 0
@@ -113,15 +113,15 @@ class Gradients:
 
     def begin(self, virtual_workers: int) -> None:
         """Begins a new update, or the same one again: forgets the gradient, and allocates all buffers."""
-        if self._virtual_workers != virtual_workers or not self._prepared:
-            self._virtual_workers, self._prepared = virtual_workers, False  # memory may run out below
+        if self._virtual_workers != virtual_workers:
+            self._virtual_workers = 0  # memory may run out below
             each = virtual_workers // self.levels.world_size
             first = self.levels.rank * each
             self._program = program(first, each, virtual_workers)
             for index in range(peak_partial_sums(each, virtual_workers, first)):
                 self._sum(index)
-            self._prepare_messages()
-            self._prepared = True
+            self._prepare_messages(virtual_workers)
+            self._virtual_workers = virtual_workers
         self._adds: Iterator[Add] = iter(self._program)
         self._next, self._final, self.sending = 0, False, False
         for parameter in self._parameters.values():
@@ -174,10 +174,9 @@ class Gradients:
 
     # ---- over all ranks --------------------------------------------------------------------------------------
 
-    def _prepare_messages(self) -> None:
+    def _prepare_messages(self, virtual_workers: int) -> None:
         """Allocates what is received, and makes the views of all that is sent, received and added."""
-        root: Node = (0, self._virtual_workers)
-        each = self._virtual_workers // self.levels.world_size
+        root, each = (0, virtual_workers), virtual_workers // self.levels.world_size
         for message in self._messages:
             sizes, sums = message.bucket.sizes, [of_node[message.bucket.whole] for of_node in self._sums]
             message.hops = []

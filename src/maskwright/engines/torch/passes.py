@@ -12,7 +12,7 @@ from torch import Tensor
 from maskwright.data.batch import Batch
 from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.loss_scale import LossScale
-from maskwright.engines.torch.weights import Weights
+from maskwright.engines.torch.sparse_rows import Weights
 from maskwright.model.torch.attention import CuSeqlens, Segments, cu_seqlens_of, packed, takes_cu_seqlens
 from maskwright.model.torch.encoder import EncoderNetwork
 from maskwright.model.torch.heads import Targets

@@ -19,8 +19,8 @@ from maskwright.core.errors import ConfigError
 from maskwright.engines.ceiling import Products, gemm_ceiling
 from maskwright.engines.processes import Processes, launch_variables
 from maskwright.engines.torch.processes import Peers, has_mkl
-from maskwright.engines.torch.sparse_rows import SparseRows
-from maskwright.engines.torch.weights import FlatWeights, Weights
+from maskwright.engines.torch.sparse_rows import SparseRows, Weights
+from maskwright.engines.torch.weights import FlatWeights
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, uses_math_attention

@@ -51,11 +51,6 @@ def build() -> dict[str, object]:
     }
 
 
-def gpu_name() -> str:
-    """The name of the GPU that a run uses on this machine."""
-    return torch.cuda.get_device_name()
-
-
 def _gpu(number: int) -> dict[str, object]:
     properties = torch.cuda.get_device_properties(number)
     capability = f"{properties.major}.{properties.minor}"

@@ -109,20 +109,6 @@ class Sums:
     """Whether any rank must give the step up."""
 
 
-class Exchange:
-    """The single exchange between ranks in an update, even if its gradient is computed again. `ask`: begins it, given
-    whether this rank must give the step up, and returns what waits for it."""
-
-    def __init__(self, ask: Callable[[bool], Callable[[], Sums]]) -> None:
-        self._ask = ask
-        self._sums: Callable[[], Sums] | None = None
-
-    def begin(self, *, urgent: bool = False) -> Callable[[], Sums]:
-        """Begins it, if that has not been done."""
-        self._sums = self._sums or self._ask(urgent)
-        return self._sums
-
-
 def has_mkl() -> bool:
     """Whether MKL's product of bf16 matrices is here, and pays: on CPUs with AMX, by their flags and not by a
     timing."""

@@ -1,9 +1,10 @@
 """One flat order for all that an update touches, and which rank updates what, after ZeRO-1 (Rajbhandari et al. 2020,
 arXiv:1910.02054).
 
-Ranks are counted by their `Levels.place` here. Gradients, messages, weights in fp32 and in the precision of the multiplications, and moments all lie in this order:
+Gradients, messages, weights in fp32 and in the precision of the multiplications, and moments all lie in this order:
 buckets, each cut into a piece for each rank. So a bucket is sent from where it was summed and gathered to where it is
-read. Every rank computes with all weights; it holds its pieces, one after the other, in fp32 with their moments.
+read. Every rank computes with all weights; it holds its pieces, one after the other, in fp32 with their moments. Ranks
+are counted by their `Levels.place` in this file.
 
 No result depends on the number of ranks: Muon's stacks and the blocks of the gradient's norm are the same at any.
 """
@@ -11,7 +12,6 @@ No result depends on the number of ranks: Muon's stacks and the blocks of the gr
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,24 +131,22 @@ class FlatOrder:
         return views
 
     @cached_property
-    def order_of_blocks(self) -> list[int]:
+    def order_of_blocks(self) -> Tensor:
         """Where each block of numbers, in an order that is the same at any world size, stands in [world size, blocks of
         the longest share]."""
-        most, found = max(share.length for share in self.shares) // BLOCK_NUMBERS, list[int]()
-        ends = [bucket.whole.stop for bucket in self._placed]
-        stretches = [(self.places[stack.names[0]], stack.numbers) for stack in self.stacks]
+        size, most = BLOCK_NUMBERS, max(share.length for share in self.shares) // BLOCK_NUMBERS
+        place = torch.zeros(self._placed[-1].whole.stop // size, dtype=torch.int64)
+        for share in self.shares:
+            for bucket in self._placed:
+                here, own = bucket.piece(share.rank), share.piece(bucket)
+                blocks = torch.arange(own.start // size, own.stop // size)
+                place[here.start // size : here.stop // size] = share.rank * most + blocks
+        ends = [(self.places[stack.names[0]], stack.numbers) for stack in self.stacks]
         for bucket in self._placed:
             if not bucket.by_muon:
                 last = max(bucket.names, key=self.places.__getitem__)
-                stretches.append((bucket.begin, self.places[last] + self.shapes[last].numel() - bucket.begin))
-        for begin, numbers in stretches:
-            bucket = self._placed[bisect_right(ends, begin)]
-            starts = [bucket.piece(rank).start for rank in range(self.world_size)]
-            for block in range(begin, begin + numbers, BLOCK_NUMBERS):
-                rank = bisect_right(starts, block) - 1
-                own = self.shares[rank].begins[bucket] + block - starts[rank]
-                found.append(rank * most + own // BLOCK_NUMBERS)
-        return found
+                ends.append((bucket.begin, self.places[last] + self.shapes[last].numel() - bucket.begin))
+        return torch.cat([place[begin // size : -(-(begin + numbers) // size)] for begin, numbers in ends])
 
 
 class Share:

@@ -33,7 +33,7 @@ CACHED_NUMBERS = 2**17
 
 
 class SparseRows:
-    """See `Weights`. `ids` [n]: the tokens that training looks up, in ascending order."""
+    """See `FlatWeights`. `ids` [n]: the tokens that training looks up, in ascending order."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class SparseRows:
         return cast(nn.Parameter, self.network.word.weight)
 
     def look_up(self, ids: Tensor, *, training: bool) -> Tensor:
-        """See `Weights`: the network's table is the trained one in training, else the whole one, since texts that are
-        only judged may hold any token."""
+        """See `FlatWeights`. The network's table is the trained one in training, else the whole one, since texts that
+        are only judged may hold any token."""
         if training:
             self._show_trained()
             return self._rows[ids.long()]
@@ -144,3 +144,6 @@ class SparseRows:
 
     def _cut(self, named: Parameters) -> Parameters:
         return named | {self._name: named[self._name][self._ids]} if self._name in named else named
+
+
+Weights = FlatWeights | SparseRows

@@ -7,8 +7,6 @@ weights in the precision of the multiplications: half the bytes of fp32, and the
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -28,44 +26,9 @@ from maskwright.model.torch.encoder import EncoderNetwork
 from maskwright.model.torch.networks import assign, extract
 
 
-class Weights(Protocol):
-    """Weights and optimizer. An update calls `begin`, then the `gradients` around each backward pass, then `finish`,
-    `update` and `spread`."""
-
-    def look_up(self, ids: Tensor, *, training: bool) -> Tensor:
-        """Rows [M, T] of the network's table of embeddings for token `ids`."""
-        ...
-
-    def begin(self, virtual_workers: int) -> None:
-        """Forgets any gradient, and allocates the moments and buffers of the update."""
-        ...
-
-    @property
-    def gradients(self) -> Gradients:
-        """Adds up the gradients of backward passes."""
-        ...
-
-    def finish(self) -> Tensor:
-        """Waits for the gradient of all ranks, and returns its norm, not divided by anything."""
-        ...
-
-    def update(self, scale: Tensor, learning_rate: float, good: Tensor | None) -> None:
-        """One step of the optimizer by the gradient times `scale`. `good`: see `optimizers.AdamW.step`."""
-        ...
-
-    def spread(self) -> None:
-        """Waits until the network has the new weights of all ranks."""
-        ...
-
-    def read(self, step: int) -> TrainState: ...
-
-    def write(self, state: TrainState, *, moments: bool) -> None:
-        """Broadcasts rank 0's state. `moments`: whether it has any."""
-        ...
-
-
 class FlatWeights:
-    """See `Weights`."""
+    """Weights and optimizer. An update calls `begin`, then the `gradients` around each backward pass, then `finish` and
+    `update`."""
 
     def __init__(
         self,
@@ -98,7 +61,7 @@ class FlatWeights:
 
     @property
     def gradients(self) -> Gradients:
-        """Made by the first update, since evaluation needs none."""
+        """Adds up the gradients of backward passes. Made by the first update: evaluation needs none."""
         if self._made is None:
             made = Gradients(self._parameters, self._order, self._levels)
             self._blocks = made.flat.view(-1, shares.BLOCK_NUMBERS)
@@ -106,7 +69,7 @@ class FlatWeights:
             self._norms = torch.zeros(longest, device=self._device)
             self._norms_of_all = self._norms.new_zeros(self._processes.world_size * longest)
             self._gather_norms = self._levels.gathering([(self._norms_of_all, self._norms)])
-            self._blocks_in_order = torch.tensor(self._order.order_of_blocks, device=self._device)
+            self._blocks_in_order = self._order.order_of_blocks.to(self._device)
             self._made = made
         return self._made
 
@@ -122,13 +85,16 @@ class FlatWeights:
         return self._optimizers
 
     def look_up(self, ids: Tensor, *, training: bool) -> Tensor:
+        """Rows [M, T] of the network's table of embeddings for token `ids`."""
         return ids
 
     def begin(self, virtual_workers: int) -> None:
+        """Forgets any gradient, and allocates the moments and buffers of the update."""
         self._start_optimizers()
         self.gradients.begin(virtual_workers)
 
     def finish(self) -> Tensor:
+        """Waits for the gradient of all ranks, and returns its norm, not divided by anything."""
         self.gradients.finish()
         norms = torch.linalg.vector_norm(self._blocks, dim=1, out=self._norms[: len(self._blocks)])
         if self._several:
@@ -137,6 +103,7 @@ class FlatWeights:
         return torch.linalg.vector_norm(norms[self._blocks_in_order])
 
     def update(self, scale: Tensor, learning_rate: float, good: Tensor | None) -> None:
+        """One step of the optimizer by the gradient times `scale`. `good`: see `optimizers.AdamW.step`."""
         self.gradients.flat.mul_(scale)
         for optimizer in self._optimizers:
             optimizer.step(learning_rate, good)
@@ -185,6 +152,7 @@ class FlatWeights:
         return extract(self._order.parameters(whole, names), self.config) if rank == 0 else {}
 
     def write(self, state: TrainState, *, moments: bool) -> None:
+        """Broadcasts rank 0's state. `moments`: whether it has any."""
         self._earlier_updates = state.earlier_updates
         whole = self._broadcast(state.parameters, list(self._parameters), NEVER_PREDICTED)
         self._take(self._weights, 0, whole)

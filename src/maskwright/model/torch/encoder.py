@@ -19,7 +19,7 @@ from maskwright.model.torch.attention import Attention, Segments, full_attention
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
-from maskwright.model.torch.heads import Head, Targets, hidden_at, shares_of_texts
+from maskwright.model.torch.heads import Head, Targets, shares_of_texts
 from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
 from maskwright.model.torch.linear import Linear
 from maskwright.model.torch.norm import norm_of
@@ -124,7 +124,9 @@ class EncoderNetwork(nn.Module):
         if self.config.pools:
             x_ND = self.encode(*inputs, table=table).flatten(0, 1)
             return self.head(x_ND, table, targets, shares_of_texts(position_ids, predict_index))
-        return self.head(hidden_at(self.encode, inputs, predict_index, table), table, targets)
+        if len(predict_index) < input_ids.numel():  # the last layer computes only those positions
+            return self.head(self.encode(*inputs, predict_index, table), table, targets)
+        return self.head(self.encode(*inputs, table=table).flatten(0, 1)[predict_index], table, targets)
 
     def encode(
         self,

@@ -5,8 +5,8 @@ K predicted positions, D width, V vocabulary (padded), C labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -112,16 +112,6 @@ def shares_of_texts(position_ids: Tensor, first_K: Tensor) -> Tensor:
 
 def _means(shares_KN: Tensor, x_NC: Tensor) -> Tensor:
     return (shares_KN @ x_NC.float()).to(x_NC.dtype)
-
-
-def hidden_at(
-    encode: Callable[..., Tensor], inputs: Sequence[Any], predict_index: Tensor, table: EmbeddingTable
-) -> Tensor:
-    """Hidden states [K, D] at `predict_index` [K] of the flattened rows. `encode` and its `inputs`: a network's. The
-    last layer computes only those positions."""
-    if len(predict_index) < inputs[0].numel():
-        return encode(*inputs, predict_index, table)
-    return encode(*inputs, table=table).flatten(0, 1)[predict_index]
 
 
 def loss_sum(task: TaskKind, logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float = 0.0) -> Tensor:
