@@ -36,26 +36,16 @@ def fitted(config: RunConfig, on: str) -> CompileResult:
     return program.result
 
 
-@pytest.mark.parametrize(("slice_", "devices", "sharding"), [("v5e:2x4", 8, "data"), ("v6e:4x4", 16, "fsdp")])
-def test_base_compiles_for_a_slice_and_fits(
-    config: Callable[..., RunConfig], slice_: str, devices: int, sharding: str
-) -> None:
-    """32 rows of 512 tokens a chip. The bounds on memory are what keeps activations local: without it one layout
-    took 13.9 GiB a chip at 2 rows."""
-    workers = {"batch.virtual_workers": devices}
-    result = fitted(base(config, **workers, **{"engine.sharding": sharding}), slice_)
-    assert (result.fits, result.devices) == (True, devices)
-    share = 12 * 124.7e6 / devices  # of the weight and two moments
-    assert share < result.arguments_bytes < 1.1 * share + 16e6
-    assert 2e9 < result.needed_bytes - result.arguments_bytes < 7e9
-
-
 @pytest.mark.parametrize("slice_", ["v5e:4x4", "v6e:4x4"])
 def test_the_layers_gradients_are_sent_while_a_chip_computes(config: Callable[..., RunConfig], slice_: str) -> None:
-    """The text has the loop's layer and the last one, with four matrices each."""
+    """The text has the loop's layer and the last one, with four matrices each. The bounds on memory are what keeps
+    activations local: the logits of all chips alone are 540 MB."""
     keys = {"model.hidden_size": 256, "model.num_attention_heads": 4, "model.num_hidden_layers": 3, "data.seq_len": 128}
     workers = {"batch.virtual_workers": 16, "batch.micro_batch_rows": 8, "engine.dtype": "bf16"}
     result = fitted(config(**keys, **workers), slice_)
+    share = 12 * 15.3e6 / 16  # of the weights and two moments
+    assert share < result.arguments_bytes < 1.1 * share + 1e6
+    assert 3e7 < result.needed_bytes - result.arguments_bytes < 2e8
     found = {(one.kind, one.beside): (one.count, one.bytes) for one in result.collectives}
     assert found.pop(("all-to-all", True)) == (8, 2 * 12 * 256**2 * 2)  # in bf16
     count, size = found.pop(("all-reduce", False))
@@ -64,8 +54,16 @@ def test_the_layers_gradients_are_sent_while_a_chip_computes(config: Callable[..
     assert found == {("all-gather", False): (8, 27_526_144), ("all-gather", True): (11, 4_718_592)}
 
 
-@pytest.mark.parametrize("slice_", ["v3:2x2", "v4:2x2x2", "v5p:2x2x1", "tpu7x:2x2x1"])
-@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
+@pytest.mark.parametrize(
+    ("kind", "slice_"),
+    [
+        ("roberta", "v2:2x2"),
+        ("modernbert", "v3:2x2"),
+        ("roberta", "v4:2x2x2"),
+        ("modernbert", "v5p:2x1x1"),
+        ("modernbert", "tpu7x:2x2x1"),
+    ],
+)
 def test_other_chips_take_other_models(config: Callable[..., RunConfig], slice_: str, kind: str) -> None:
     """Muon, several micro-batches, real dropout or none: small, since only whether it compiles is asked."""
     run = config(

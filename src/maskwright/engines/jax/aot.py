@@ -115,10 +115,8 @@ def program_for(request: CompileRequest) -> tuple[Any, list[Any]]:
     from maskwright.engines.jax.processes import first_devices
     from maskwright.engines.jax.step import Program
 
-    devices = sorted(topology(request.slice).devices, key=lambda device: (device.process_index, device.id))
     engine = EngineSection(**request.engine)
-    if engine.devices is not None:
-        devices = first_devices(devices, engine.devices)
+    devices = first_devices(topology(request.slice).devices, engine.devices)
     model, optimizer = ModelConfig(**request.model), Optimizer(**request.optimizer)
     return Program.of(model, optimizer, engine, devices, causal=request.causal), devices
 

@@ -94,7 +94,6 @@ class JaxEngine:
         self._step = self._earlier_updates = 0
         self._state: dict[str, Any] = {}
         self._vote: Array | int = 0
-        self._gather = jax.jit(lambda array: array, out_shardings=self.program.sharding(EVERYWHERE))
         hosts = f" on {self.processes.world_size} hosts" if self.processes.world_size > 1 else ""
         self.description = (
             f"JAX {jax.__version__} on {self.dp_degree} x {self.program.layout.chip}{hosts}, {self.dtype_name}, "
@@ -141,7 +140,7 @@ class JaxEngine:
         agreed = vote if self.processes.world_size == 1 else int(previous_vote)
         for number in stats.values():
             number.copy_to_host_async()
-        return StepStats(stats["loss_sum"], stats["weight"], stats["grad_norm"], agreed, stats["first_bad"])
+        return StepStats(**stats | {"vote": agreed})
 
     def _scalars(self, learning_rate: float, vote: int) -> tuple[Array, Array, Array]:
         """The arguments of `Program.update` after the batches."""
@@ -172,7 +171,8 @@ class JaxEngine:
 
     def _by_position(self, what: str, batches: Sequence[Batch]) -> np.ndarray:
         """[len(batches) * K, C] from a program that returns [A, 1, K, C] on each device."""
-        outputs = np.asarray(self._gather(self._run(what, self._state["parameters"], self._own(batches))))
+        outputs = self._run(what, self._state["parameters"], self._own(batches))
+        outputs = np.asarray(multihost_utils.process_allgather(outputs, tiled=True))
         A, N, K, C = outputs.shape
         return outputs.reshape(A * N * K, C)[: len(batches) * K]
 
@@ -180,7 +180,7 @@ class JaxEngine:
         """This process's share of all ranks' batches, filled up with blank ones."""
         blank = [replace(batches[0], weights=np.zeros_like(batches[0].weights))]
         everything = list(batches) + blank * (-len(batches) % self.dp_degree)
-        return [batch for i, batch in enumerate(everything) if i % self.dp_degree in self._local]
+        return [everything[i] for i in self.local_virtual_workers(len(everything))]
 
     def _run(self, what: str, state: Any, batches: Sequence[Batch], *rest: Array, compile_only: bool = False) -> Any:
         while True:
@@ -259,15 +259,10 @@ class JaxEngine:
 
     def _fetch(self, named: dict[str, Array]) -> Stacked:
         """Gathers the arrays on rank 0. The other ranks take part and get nothing."""
-        result: Stacked = {}
-        for name, array in named.items():
-            if self.processes.world_size > 1 and not array.is_fully_replicated:
-                # One at a time in every process, so that a device never holds two gathered arrays, and so that
-                # processes do not wait for each other for ever by gathering in different orders.
-                array = self._gather(array).block_until_ready()
-            if self.processes.rank == 0:
-                result[name] = np.asarray(array)
-        return result
+        # One at a time in every process: a device never holds two gathered arrays, and processes that gathered several
+        # in different orders would wait for each other for ever.
+        gathered = ((name, multihost_utils.process_allgather(array, tiled=True)) for name, array in named.items())
+        return {name: np.asarray(array) for name, array in gathered if self.processes.rank == 0}
 
     def write(self, state: TrainState) -> None:
         header = json.dumps([state.step, bool(state.moments), state.earlier_updates])

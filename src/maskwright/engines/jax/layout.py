@@ -74,10 +74,10 @@ class ShardingLayout:
         """Inside the mesh: sums over devices, in fp32. Matrices, unless they are `whole`, have been summed in the
         backward pass of `gathered`."""
         vectors = {name: g for name, g in gradients.items() if self.dims[name] is None}
-        matrices = {name: g for name, g in gradients.items() if name not in vectors}
+        sums = jax.lax.psum(vectors, AXIS)
         if whole:
-            matrices = {name: _sum_shards(g, self.dims[name]) for name, g in matrices.items()}
-        return gradients | matrices | jax.lax.psum(vectors, AXIS)
+            sums |= {name: _sum_shards(g, self.dims[name]) for name, g in gradients.items() if name not in vectors}
+        return gradients | sums
 
     def norm(self, gradients: dict[str, Array]) -> Array:
         """Inside the mesh: L2 norm of the full gradient, each number once."""

@@ -111,7 +111,7 @@ def connect(engine: EngineSection) -> tuple[str, list[Any], Processes]:
         _find_hosts(launch)
     try:
         jax.config.update("jax_platforms", device)
-        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+        devices = jax.devices()
     except RuntimeError as error:
         # The backends of several hosts exchange their devices. libtpu also reports its own chips as "Unavailable".
         signs = [sign for sign in LOST if sign != "unavailable"]
@@ -120,10 +120,9 @@ def connect(engine: EngineSection) -> tuple[str, list[Any], Processes]:
         raise MaskwrightError(
             f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="follow the driver's message"
         ) from None
-    if engine.devices is not None or device == "cpu":
-        devices = first_devices(devices, engine.devices or jax.process_count())
     processes: Processes = _JaxProcesses() if jax.process_count() > 1 else Alone()
-    return device, devices, processes
+    wanted = engine.devices or (processes.world_size if device == "cpu" else None)
+    return device, first_devices(devices, wanted), processes
 
 
 def _keep_programs() -> None:
@@ -187,14 +186,16 @@ def _find_hosts(launch: Launch | None) -> None:
     find(initialize, CONNECT_SECONDS)
 
 
-def first_devices(devices: list[Any], count: int) -> list[Any]:
-    """The same number of devices on each host, `count` in all."""
-    hosts = sorted({device.process_index for device in devices})
-    each = count // len(hosts)
-    chosen = [device for host in hosts for device in [d for d in devices if d.process_index == host][:each]]
-    if len(chosen) != count:
+def first_devices(devices: list[Any], count: int | None) -> list[Any]:
+    """All devices, or the same number of each host's and `count` in all, in an order that all hosts agree on."""
+    of_hosts: dict[int, list[Any]] = {}
+    for device in sorted(devices, key=lambda device: (device.process_index, device.id)):
+        of_hosts.setdefault(device.process_index, []).append(device)
+    each = None if count is None else count // len(of_hosts)
+    chosen = [device for of_host in of_hosts.values() for device in of_host[:each]]
+    if count not in (None, len(chosen)):
         raise ConfigError(
-            f"{count} devices were requested, but there are {len(devices)} on {len(hosts)} hosts",
+            f"{count} devices were asked for, {len(devices)} on {len(of_hosts)} hosts are there",
             where="engine.devices",
             fix="give a multiple of the number of hosts, or leave it out for all; docs/tpu.md shows how to use one "
             "host or chip of a slice",

@@ -5,8 +5,8 @@ A token sees the tokens of its own segment id, but no later ones if that is nega
 so no row of the softmax is empty.
 
 way             taken when                                                 computed by
-splash          TPU v4 or newer in bf16, rows of a multiple of 128         JAX's Pallas kernel: T x T is never in memory
-                tokens, no dropout, no row that is read causally
+splash          TPU in bf16, rows of a multiple of 128 tokens, no          JAX's Pallas kernel: T x T is never in memory
+                dropout, no row that is read causally                      (on v2 and v3 "splash in fp32")
 causal splash   the same, but every row is read causally                   the same with a causal mask
 dense           otherwise                                                  scores of all pairs, then products; with a
                                                                            window, of the pairs of nearby blocks
@@ -36,8 +36,8 @@ LARGEST_BLOCK = 512
 
 WIDEST_HEAD = 256
 
-WITHOUT_KERNELS = ("TPU v2", "TPU v3")
-"""Kernels have no products in bf16 there: "Unsupported matmul RHS type on target" (libtpu 0.0.42.1)."""
+KERNELS_IN_FP32 = ("TPU v2", "TPU v3")
+"""Their kernels have products of fp32 alone (libtpu 0.0.42.1: "Unsupported matmul RHS type on target")."""
 
 
 def choose_way(
@@ -49,9 +49,9 @@ def choose_way(
     fp32 never uses splash, whose products name no precision, so that a TPU may round their factors to bf16.
     """
     fits = jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD
-    if not chip.startswith("TPU") or chip in WITHOUT_KERNELS or not fits or dropout or causal is None:
+    if not chip.startswith("TPU") or not fits or dropout or causal is None:
         return "dense"
-    return "causal splash" if causal else "splash"
+    return "causal " * causal + "splash" + " in fp32" * (chip in KERNELS_IN_FP32)
 
 
 def attention(
@@ -67,11 +67,14 @@ def attention(
 ) -> Array:
     """softmax(q k^T / sqrt(h)) v within segments (Vaswani et al. 2017). `key` decides what dropout zeroes. `window`:
     number of tokens to either side that a token sees; None for all."""
+    dtype = q.dtype
     if way == "dense":
         return dense(q, k, v, segment_ids, dropout, key, window)
     if dropout:
-        raise ValueError("splash attention has no dropout (see `choose_way`)")
-    return splash(q, k, v, segment_ids, window, causal=way == "causal splash")
+        raise ValueError("splash attention drops nothing: see `choose_way`")
+    if way.endswith("fp32"):
+        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    return splash(q, k, v, segment_ids, window, causal=way.startswith("causal")).astype(dtype)
 
 
 def dense(
