@@ -277,7 +277,7 @@ pretrain RECIPES/finetune/ag-news.yaml --run out => is the YAML of a fine-tuning
 plan squad --on h100 => is not here, so the length of its examples is unknown. Fix: give --examples N
 plan small --on h100 --examples 9 => --examples: has no effect for pretraining. Fix: leave it out
 plan squad --on h100 --vocab-size 9 => --vocab-size: has no effect for a fine-tuning. Fix: leave it out
-plan small --vocab-size 9 => Fix: leave it out, or leave out --on here and name a device with --on
+plan small --tokens 9 => Fix: add --set schedule.epochs=4 to read the text four times
 plan CONFIG --on h100 --region mars => --region: the price table has no region 'mars'. Fix: one of asia-east1
 plan CONFIG --region us-central1-a
     => --region: the price table has no region 'us-central1-a'. Fix: did you mean us-central1?

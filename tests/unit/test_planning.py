@@ -452,6 +452,8 @@ def test_the_report_says_what_each_number_is(config: Callable[..., RunConfig]) -
     seconds = 1000 * step_seconds(one, place("h100")).mid
     assert f"cost        {seconds / 100:.2f}"[:-2] in text
     assert re.search(r"[\d.]+ USD \([\d.]+ to [\d.]+\), SPOT: a machine", text)
+    cheap = [replace(quotes[0], usd_per_hour=0.001)]
+    assert "cost        <0.01 USD (<0.01 to <0.01)" in PlanReport(one, [projected(one, place("h100"), cheap)]).report()
     assert re.search(r"energy      [\d.]+ Wh \([\d.]+ to [\d.]+\), at the devices' limit", text) and "fits" in text
     long = work("base", 128, 512, schedule={"steps": 40_000_000, "warmup_steps": 1})
     text = PlanReport(long, [projected(long, place("h100"))]).report()

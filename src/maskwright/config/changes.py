@@ -11,7 +11,7 @@ from maskwright.config.phases import end_by_step
 from maskwright.config.places import READ
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import GROWING
-from maskwright.config.settings import keys_of, resumable_keys
+from maskwright.config.settings import in_flow, keys_of, resumable_keys
 from maskwright.core.console import typed
 from maskwright.core.errors import ConfigError
 from maskwright.core.hub import is_hub
@@ -21,13 +21,14 @@ from maskwright.core.storage import is_url
 def refuse_changes(
     old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
 ) -> dict[str, str]:
-    """Returns the allowed differences between two flat configurations by key, as `key: old -> new`.
+    """Returns the allowed differences between two flat configurations by key, as `key: old -> new`, in YAML.
 
     A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
     length; the caller checks whether the run is still in that phase. Raises `ConfigError` listing the other
     differences, since they would make another run in the same folder.
     """
-    listed = {key: f"{key}: {old[key]} -> {new[key]}" for key in keys_of(kind) if old[key] != new[key]}
+    changed = [key for key in keys_of(kind) if old[key] != new[key]]
+    listed = {key: f"{key}: {in_flow(old[key])} -> {in_flow(new[key])}" for key in changed}
     refused = [key for key in listed if key not in resumable_keys(kind) and not _is_moved(key, old[key], new[key])]
     fix = "put the old values back, or give --run a new folder"
     others = [key for key in refused if key != "schedule.steps"]
@@ -35,7 +36,7 @@ def refuse_changes(
     if kind is RunConfig and len(refused) > len(others) and grows(old, new):
         if not others:
             return listed
-        again = " and ".join(f"{key} to {old[key]}" for key in others)
+        again = " and ".join(f"{key} to {in_flow(old[key])}" for key in others)
         fix = (
             f"put back {again} and let schedule.steps grow alone; or begin a new run at this one's newest checkpoint, "
             f"with its own schedule: {branch_off(where)}"
