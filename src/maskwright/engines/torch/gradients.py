@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from maskwright.engines.torch.levels import Level, Levels
+from maskwright.engines.torch.levels import Levels, Members
 from maskwright.engines.torch.shares import Bucket, FlatOrder
 from maskwright.engines.tree import Add, Node, complete_nodes, peak_partial_sums, program, rounds
 
@@ -30,7 +30,7 @@ class Hop:
 
     def __init__(
         self,
-        level: Level,
+        level: Members,
         held: list[list[Node]],
         sums: list[Tensor],
         made: list[Node],
