@@ -207,6 +207,9 @@ def test_what_an_update_costs_the_host_and_the_network_of_many_ranks(
         buckets = len(weights._order.buckets)
         others = launches.others - launches.messages - buckets * (count - 1).bit_length()
         counted[count, of_machine] = launches.views, others, launches.messages, sum(leaves_machine)
+        received = [part[0] for message in weights.gradients._messages for hop in message.hops for part in hop._parts]
+        memory = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in received}
+        assert kind == "muon" or sum(memory.values()) == 4 * weights._order.length
     assert buckets > 3
     alone, *_ = counted.values()
     for count in (64, 256):

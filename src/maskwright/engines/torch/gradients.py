@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from maskwright.engines.torch.levels import Level, Levels
+from maskwright.engines.torch.levels import Levels, Members
 from maskwright.engines.torch.shares import Bucket, FlatOrder
 from maskwright.engines.tree import Add, Node, complete_nodes, peak_partial_sums, program, rounds
 
@@ -26,10 +26,16 @@ class Hop:
     what it gets.
 
     `held`: the nodes whose sums each member has; `sums`: those of this rank. `made`: the nodes that they make up.
-    `sizes`: numbers of each member's pieces."""
+    `sizes`: numbers of each member's pieces. `spare`: memory that nobody needs any more by then."""
 
     def __init__(
-        self, level: Level, held: list[list[Node]], sums: list[Tensor], made: list[Node], sizes: list[int]
+        self,
+        level: Members,
+        held: list[list[Node]],
+        sums: list[Tensor],
+        made: list[Node],
+        sizes: list[int],
+        spare: Tensor,
     ) -> None:
         self._group, own = level.group, sizes[level.number]
         self._works: list[dist.Work] = []
@@ -39,7 +45,10 @@ class Hop:
         for index in range(max(map(len, held))):
             senders = [index < len(of_member) for of_member in held]
             sent = sums[index] if senders[level.number] else sums[0][:0]
-            received = torch.zeros(sum(senders) * own, device=sent.device)
+            length = sum(senders) * own
+            received, spare = spare[:length], spare[length:]
+            if len(received) < length:
+                received = torch.zeros(length, device=sent.device)
             lengths = [sender * own for sender in senders], [senders[level.number] * size for size in sizes]
             self._parts.append((received, sent, *lengths))
             nodes += [of_member[index] for of_member in held if index < len(of_member)]
@@ -50,6 +59,8 @@ class Hop:
         ]
         self.sums = [arrived[place] for place in places]
         """Of `made`, for this rank's pieces, after `finish`."""
+        self.spare = self._parts[0][0][own if places == [0] else len(self._parts[0][0]) :]
+        """Memory that holds none of them."""
 
     def begin(self) -> None:
         self._works = [
@@ -179,15 +190,15 @@ class Gradients:
         root, each = (0, virtual_workers), virtual_workers // self.levels.world_size
         for message in self._messages:
             sizes, sums = message.bucket.sizes, [of_node[message.bucket.whole] for of_node in self._sums]
-            message.hops = []
+            message.hops, spare = [], self.flat[:0]
             for level in self.levels.levels:
                 ranks, step = level.ranks, level.ranks.step
                 held = [complete_nodes(rank * each, (rank + step) * each, root) for rank in ranks]
                 made = complete_nodes(ranks[0] * each, (ranks[-1] + step) * each, root)
                 count = len(sizes) // len(ranks)  # pieces for each member
                 pieces = [sizes[begin : begin + count] for begin in range(0, len(sizes), count)]
-                message.hops.append(Hop(level, held, sums, made, [sum(of_member) for of_member in pieces]))
-                sizes, sums = pieces[level.number], message.hops[-1].sums
+                message.hops.append(Hop(level, held, sums, made, [sum(of_member) for of_member in pieces], spare))
+                sizes, sums, spare = pieces[level.number], message.hops[-1].sums, message.hops[-1].spare
 
     def _hook(self, message: Message) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:

@@ -1,7 +1,8 @@
-"""How gradients and weights travel between machines: by as few messages as there are machines, whatever ranks each has.
+"""How gradients and weights travel between ranks: inside each machine first, so that little crosses the network.
 
-Where each of N machines has L ranks, a sum is made inside each machine first, and then between the ranks of one number
-on all machines: the network cards carry 1/L of what they would if each rank sent to each other one.
+Where each of N machines has L ranks, gradients are added up inside each machine, and then between the ranks of the same
+number on all machines: network cards carry 1/L of what they would if each rank sent to every other one. New weights
+take the way back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 the second."""
 
 
-class Level(NamedTuple):
+class Members(NamedTuple):
     """Ranks that exchange messages."""
 
     group: dist.ProcessGroup | None
@@ -53,8 +54,9 @@ class Levels:
                 return None
             return dist.new_group(list(ranks), timeout, backend, use_local_synchronization=True)
 
-        both = (Level(group(inside), inside, rank % L), Level(group(between), range(0, world_size, L), rank // L))
+        both = (Members(group(inside), inside, rank % L), Members(group(between), range(0, world_size, L), rank // L))
         self.levels = [level for level in both if len(level.ranks) > 1]
+        """The members at each: inside this machine, between machines."""
 
     def place(self, rank: int) -> int:
         """The place of a rank's pieces in the flat order: by number on its machine, then by machine. So what a rank
