@@ -60,7 +60,11 @@ ROWS: dict[str, dict[str, Any]] = {
         "schedule.kind": "polynomial",
         "schedule.power": 2.0,
     },
-    "muon, modernbert": {"optimizer.kind": "muon", "model.architecture": "modernbert"},
+    "muon, modernbert": {
+        "optimizer.kind": "muon",
+        "model.architecture": "modernbert",
+        "optimizer.max_grad_norm": 100.0,  # above all norms: nothing is clipped
+    },
     "modernbert, local layers": {
         "model.architecture": "modernbert",
         "model.num_hidden_layers": 4,

@@ -118,12 +118,16 @@ def test_files_of_earlier_starts_do_not_count(tmp_path: Path, clock: list[float]
     larger = [begun(tmp_path, rank, 4) for rank in range(4)]
     written(*larger)
     assert len(found(tmp_path)) == 4
+    late = tmp_path / module.FOLDER / module.file_name(1)
+    content = late.read_bytes()
     # A new start with fewer ranks, while processes of the old one are still there, as after a long suspension.
     written(*(begun(tmp_path, rank, 2, "two") for rank in range(2)))
     written(*larger)
     for old in larger:
         old.end(0, "")
     assert [beat.start for beat in found(tmp_path)] == ["two", "two"]
+    late.write_bytes(content)  # by a process of before, which looked whose folder it is just before the new start
+    assert [beat.rank for beat in found(tmp_path)] == [0]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EIO])
