@@ -1,5 +1,5 @@
 """The frame of all pages. Each page is one HTML file without scripts, pictures or anything from elsewhere. It is light
-or dark as the reader's system is, and fits a phone's width too."""
+or dark like the reader's system, and fits a phone's width too."""
 
 from __future__ import annotations
 

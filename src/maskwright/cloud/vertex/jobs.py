@@ -28,7 +28,7 @@ from maskwright.launch.outcome import conclude_elsewhere
 
 POLL_SECONDS = 5.0
 LATE_SECONDS = 60
-"""How far back each poll of the log goes: entries arrive late, with another delay for each replica."""
+"""How far back each poll of the log goes, since entries arrive late, with a different delay for each replica."""
 FINAL_LOG_POLLS = 3
 """Polls of the log after the job's end, until one brings nothing new."""
 SUBMISSION_LABEL = "maskwright-submission"
@@ -87,7 +87,7 @@ def exit_code(why: str) -> int | None:
 
 def create(project: str, region: str, request: Mapping[str, Any]) -> VertexJob:
     """Creates one job. If the answer to the request is lost, or a signal comes before it, the job is found by its
-    label: to submit again could create a second one, at twice the cost."""
+    label, since submitting again could create a second one, at twice the cost."""
     google, path = Google(project), f"projects/{project}/locations/{region}/customJobs"
     label = f"labels.{SUBMISSION_LABEL}={request['labels'][SUBMISSION_LABEL]}"
     try:

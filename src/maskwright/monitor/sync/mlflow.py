@@ -33,7 +33,7 @@ class MLflow:
         else:
             self._client.update_run(run_id, "RUNNING")
         self.run_id = run_id
-        # It is sent before the first lines, and not here: if that fails, the id of the new run is known already.
+        # It is sent before the first lines, not here, so that the id of the new run is known if that fails.
         self._config = about.config
 
     def _experiment(self) -> str:
@@ -70,6 +70,6 @@ class MLflow:
 
 
 def _name(name: str) -> str:
-    """MLflow's name of a metric. MLflow refuses other characters, which the name of a held-out set may have."""
+    """MLflow's name of a metric. MLflow refuses other characters, which the name of a held-out set may contain."""
     plain = name.removeprefix("train/").replace("eval/", "eval_", 1)
     return re.sub(r"[^\w\-. :/]", "_", plain)
