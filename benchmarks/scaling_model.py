@@ -9,9 +9,9 @@ A projection: one H100 has trained alone, and several GPUs never have. What it h
 - 32 MiB groups are sent while the backward pass of the last micro-batch computes. The last group, which holds the
   embeddings, leaves when that has ended. Then each GPU updates its share, and all gather the new weights in bf16
   (`engines/torch/weights.py`);
-- the all-to-all does not know nodes: each GPU sends (W - 8) / W of its gradient over its own share of the network,
+- the all-to-all ignores nodes: each GPU sends (W - 8) / W of its gradient over its own share of the network,
   where a ring or a tree would sum inside the node first and send an eighth of that;
-- all processes tell each other weights and wishes over gloo in each step, hop by hop around a ring
+- all processes exchange weights and requests over gloo in each step, hop by hop around a ring
   (https://github.com/pytorch/gloo/blob/19f1d3ac8e3120faad559f474d0ceddec5d03ee7/gloo/allgather.cc), while the GPUs
   compute.
 What it leaves out: stragglers, congestion, loading, saving, slower computing of small micro-batches.
@@ -53,7 +53,7 @@ more (https://evan-jones.appspot.com/network-latencies-2021.html)."""
 
 @dataclass(frozen=True)
 class Network:
-    """Rates in bytes a second and one direction; latencies in seconds, those of NCCL's tuning model:
+    """Rates in bytes a second and one direction; latencies in seconds, from NCCL's tuning model:
     https://github.com/NVIDIA/nccl/blob/b6475625fbcaa2c3c0e50eed2fa1255d7514d4a2/src/graph/tuning.cc (`baseLat` and
     `hwLat` of rings with the Simple protocol)."""
 
@@ -127,8 +127,8 @@ def all_to_all_seconds(network: Network, gpus: int, size: float, sums: int = 1) 
 
 @dataclass(frozen=True)
 class Job:
-    """`flops_per_second`: of one GPU, model FLOPs. `row_flops`, `parameters` and `last_parameters` (those of the last
-    group) are of the model."""
+    """`flops_per_second`: of one GPU, model FLOPs. `row_flops`, `parameters` and `last_parameters` (of the last group)
+    are of the model."""
 
     row_flops: float
     parameters: float
@@ -200,7 +200,7 @@ def memory_seconds(job: Job, gpus: int) -> float:
 
 
 def exchange_seconds(network: Network, gpus: int) -> float:
-    """What the hosts say to each other in a step (`TorchEngine.exchange`); they run ahead of the GPUs."""
+    """The hosts' exchange in a step (`TorchEngine.exchange`); they run ahead of the GPUs."""
     return (gpus - 1) * network.hop_seconds
 
 

@@ -80,8 +80,8 @@ def train_tokenizer(
 ) -> str:
     """Trains a tokenizer on up to `max_bytes` of `text`, writes the folder `to`, and returns its location.
 
-    Its options are those of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
-    folder that holds a tokenizer, `SourceError` for text that cannot be read.
+    Options as for `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a folder that
+    holds a tokenizer, `SourceError` for text that cannot be read.
     """
     sources, folder = TextReading(layout, text_column, on_bad_input, encoding).open(locations(text)), location(to)
     if kind == "characters" or kind == "kmer":
@@ -122,8 +122,8 @@ def prepare(
 ) -> Store:
     """Encodes documents into the store `to` on all cores, or in `workers` processes, or continues one that was stopped.
 
-    `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. Its options are those of `maskwright data prepare`. Raises
-    `InputError`, and `SourceError` with file and line.
+    `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. Options as for `maskwright data prepare`. Raises `InputError`,
+    and `SourceError` with file and line.
     """
     sizes = keep_duplicates, min_characters, max_characters, shard_tokens, encoder
     kept = Kept(valid_fraction, tuple(locations(valid_files or ())), *sizes)

@@ -26,8 +26,8 @@ class _Unknown(NamedTuple):
 
 
 def unknown_options(error: Any, words: list[str]) -> InputError:
-    """The error for all unknown options of a command line, of which the parser has met one. `words`: the line after
-    `maskwright`."""
+    """The error for all unknown options of a command line, although the parser has met only one. `words`: the line
+    after `maskwright`."""
     path = error.ctx.command_path
     begin = path.split()[1:]
     reader = _Reader(error.ctx.command, path, is_labelled=_is_labelled(words))

@@ -108,8 +108,8 @@ def filled_in(
 
 def in_environment(environment: Environment, command: Training) -> Training:
     """The command with its run directory in the environment, and copies of its checkpoints in the runs bucket. A bare
-    name lies on NFS if there is one, else in the pod, of which only the copies remain. Copies of a path have a digest
-    in their name, since other folders may have the same last name."""
+    name lies on NFS if there is one, else in the pod, after which only the copies remain. Copies of a path have a
+    digest in their name, since other folders may have the same last name."""
     run, name = command.run, command.run.rstrip("/").rpartition("/")[2]
     if storage.is_url(run) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         fix = "give a name such as roberta-1, or a folder in a pod; checkpoints are also copied to the runs bucket"

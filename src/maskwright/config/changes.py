@@ -99,7 +99,7 @@ def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str
     if (new["schedule.steps"] or 0) <= old["schedule.steps"]:
         return ""
     if old["schedule.kind"] not in GROWING:
-        return f"; only schedule.kind {' and '.join(GROWING)} can have more steps; {old['schedule.kind']} depends on them"
+        return f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} cannot"
     if not end_by_step(old["phases"], old["schedule.steps"]):
         return "; only phases that end by until_step, before the run does, leave it more steps"
     if others == ["schedule.decay_steps"]:

@@ -64,8 +64,8 @@ class Grown:
 
 
 def backwards(folder: Folder, name: str, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (the byte at which it begins, a block of whole lines) from the byte `end` back to `first`, both of which
-    begin lines or end the file."""
+    """Yields (the byte at which it begins, a block of whole lines) from the byte `end` back to `first`. Both begin
+    lines or end the file."""
     rest, size = b"", PIECE_BYTES
     while end > first:
         begin, size = max(end - size, first), min(2 * size, BLOCK_BYTES)

@@ -1,8 +1,8 @@
 """The sentences and numbers of a verdict's page, which its HTML and its Markdown share.
 
 No number has more digits than it has meaning. Differences and their intervals are rounded at the last meaningful digit
-of the interval's half width, and means at that of their standard deviation, by the rule of the Particle Data Group: of
-the three leading digits of an uncertainty, 100 to 354 keep two, 355 to 949 keep one, 950 to 999 become 1000."""
+of the interval's half width, and means by their standard deviation, by the rule of the Particle Data Group: of the
+three leading digits of an uncertainty, 100 to 354 keep two, 355 to 949 keep one, 950 to 999 become 1000."""
 
 from __future__ import annotations
 

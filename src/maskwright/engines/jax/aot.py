@@ -89,7 +89,7 @@ class CompileResult:
     temporaries_bytes: int | None
     """None if the program does not fit."""
     collectives: list[Collective]
-    """Collectives in the program's text, of which those in the loop over layers run once a layer."""
+    """Collectives in the program's text. One in the loop over layers runs once a layer."""
     compile_seconds: float
     versions: dict[str, str]
 

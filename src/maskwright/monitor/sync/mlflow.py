@@ -1,6 +1,6 @@
 """MLflow. Its own variables decide where: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT_NAME, …
 
-The names are those of the Trainer in MLflow, which has no prefix for training: `loss`, `eval_loss`.
+Names are the Trainer's in MLflow, which has no prefix for training: `loss`, `eval_loss`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MLflow:
         return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
     def _describe(self) -> None:
-        """Logs the configuration. MLflow parameters are set once, so a run keeps those of its first start."""
+        """Logs the configuration. MLflow parameters are set once, so a run keeps its first start's."""
         from mlflow.entities import Param
 
         known = self._client.get_run(self.run_id).data.params if self._config else {}

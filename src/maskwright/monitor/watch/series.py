@@ -42,7 +42,7 @@ def buckets(
 ) -> dict[str, list[Any]]:
     """Columns `step`, `value`, `low` and `high` of at most `points` buckets of equally many numbers (or one more), for
     the steps from `first` to `last`. A bucket has the step of its last number, their mean and their extremes. The mean
-    is None if one of them is not finite, and the extremes are those of the finite ones."""
+    is None if one of them is not finite, and the extremes are the finite ones'."""
     begin = 0 if first is None else bisect_left(steps, first)
     end = len(steps) if last is None else bisect_right(steps, last)
     count = max(min(points, end - begin), 0)
