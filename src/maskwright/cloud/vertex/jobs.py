@@ -231,7 +231,7 @@ class VertexJobTarget:
         conclude(job, log.ended_as_asked)
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
-        """Cancels it: the containers get SIGTERM, upon which a run saves, and are then killed. Raises `MaskwrightError`
+        """Cancels it: the containers get SIGTERM, at which a run saves, and are then killed. Raises `MaskwrightError`
         if it is not over after `wait_seconds`."""
         if not self.status().over:
             google, _, _, path = self._at

@@ -84,7 +84,7 @@ class CompileResult:
     fits: bool
     limit_bytes: int
     needed_bytes: int
-    """If the program does not fit, the bytes that the compiler asked for."""
+    """If the program does not fit, the bytes that the compiler needs."""
     arguments_bytes: int
     temporaries_bytes: int | None
     """None if the program does not fit."""

@@ -69,7 +69,7 @@ def choose_dtype(wanted: str, device: str) -> str:
 def plain_products(device: jax.Device | None, dtype: str) -> float:
     """FLOP/s of plain products on a device; None for the first one."""
     device, name = device or jax.local_devices()[0], DTYPES[dtype]
-    # An accelerator finishes one product before the host has asked for the next.
+    # An accelerator finishes one product before the host has requested the next.
     copies, precision = 1 if device.platform == "cpu" else 32, "highest" if dtype == "fp32" else None
 
     def products(m: int, k: int, n: int) -> Products:
@@ -132,7 +132,7 @@ class JaxEngine:
         return replace(self.program, causal=batch.causal)
 
     def use_rope_theta(self, theta: float) -> None:
-        if theta != self.program.model.rope_theta:  # asked for at each step
+        if theta != self.program.model.rope_theta:  # called at each step
             self.program = replace(self.program, model=replace(self.program.model, rope_theta=theta))
 
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:
