@@ -1,4 +1,4 @@
-"""What every benchmark shares: the corpus, processes of their own, alternation, and the dated result."""
+"""Shared by all benchmarks: the corpus, processes of their own, alternation, and the dated result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "gi
 
 
 def store_of(text: list[str], work: str, vocab_size: int, valid_fraction: float = 0.04) -> str:
-    """A token store of the text, made once in `work`; one document in 25 is held out unless told otherwise."""
+    """A token store of the text, made once in `work`; one document in 25 is held out by default."""
     tokenizer, store = (os.path.join(work, f"{kind}-{vocab_size}") for kind in ("tokenizer", "store"))
     sources = Sources(text)
     if not os.path.exists(os.path.join(tokenizer, "tokenizer.json")):
@@ -66,7 +66,7 @@ def medians(results: dict[str, list[dict[str, Any]]], key: str) -> dict[str, dic
 
 
 def write_result(row: str, ratios: dict[str, float], **details: Any) -> None:
-    """`results/ROW.json`, replacing the one before; what `report.py` makes the table of."""
+    """`results/ROW.json`, which replaces the previous one; `report.py` makes the table from these."""
     here = environment()
     record = {
         "row": row,

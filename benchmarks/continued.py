@@ -1,4 +1,4 @@
-"""What continuing costs in general text, what general text in the mixture gives back, and when new tokens pay.
+"""The cost of continuing on general text, the gain of general text in the mixture, and when new tokens pay.
 
     nice -n -10 python benchmarks/continued.py --books 'books/*.txt' --news ag_news/test.csv --bank banking77 \\
         --names wikiann_en --work FOLDER                        three quarters of an hour, two processes of one thread
@@ -8,7 +8,8 @@ books. On news alone, two more see other tokens: the books' tokenizer with new o
 which a model begins from random weights and takes all steps on news. The learning rate of continuing is chosen by the
 loss on news, and the rates of fine-tuning on validation, with seeds that nothing else uses.
 
-Held-out text is that of the labelled test sets and one in twenty chapters of the books, with 15 % masks. Differences
+Held-out text is the text of the labelled test sets and one in twenty chapters of the books, with 15 % masks.
+Differences
 of losses are of pairs that share the seed and the model of books. `maskwright compare` fine-tunes every model, and
 judges recipes: each pretraining run counts as one observation.
 """
@@ -57,7 +58,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 class Bench:
-    """`work`: the folder of everything. A command whose result is there is not run again."""
+    """`work`: the folder of everything. A command with a result there is not run again."""
 
     def __init__(self, work: Path, steps: int) -> None:
         self.work, self.steps, self.further = work, steps, steps * 3 // 10
@@ -140,7 +141,7 @@ def all_of(jobs: list[tuple[Any, ...]]) -> list[Any]:
 
 
 def write_texts(work: Path, arguments: argparse.Namespace) -> None:
-    """`news-labels.csv`, `news-test.csv` and so on, and the text of both domains without that of their test sets."""
+    """`news-labels.csv`, `news-test.csv` and so on, and the text of both domains without their test sets."""
     with open(arguments.news, encoding="utf-8", newline="") as file:
         news = [(label, " ".join(words).replace("\\", " ")) for label, *words in csv.reader(file)]
     bank = {}
@@ -250,7 +251,7 @@ def difference(first: list[float], second: list[float]) -> dict[str, Any]:
 
 
 def judged(results: Results, base: str, others: list[str]) -> list[dict[str, Any]]:
-    """Differences in points, as the product's page has them, against any base and for some arms."""
+    """Differences in points, as on the product's page, against any base and for some arms."""
     kept = sorted((one for one in results.arms if one.name in (base, *others)), key=lambda one: one.name != base)
     found = judge(replace(results, arms=tuple(kept)), class_draws=0)
     return [

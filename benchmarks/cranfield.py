@@ -9,7 +9,7 @@ FOLDER holds `cran.all.1400`, `cran.qry` and `cranqrel_corrected`: 1,400 abstrac
 
 Judgements number the questions from 1 on in the order of the file, and not by its own numbers, which have gaps. Odd
 ones are for training and even ones for the test. An abstract begins with its title, which its text leaves out. A
-judgement of a question or an abstract that there is not ends it with one line, and so does a question without any.
+judgement of a missing question or abstract ends it with one line, and so does a question without judgements.
 """
 
 from __future__ import annotations

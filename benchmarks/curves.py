@@ -1,14 +1,14 @@
-"""The loss of a run that is killed again and again, beside that of one that is left alone: Hugging Face Trainer and
+"""The loss of a run that is killed again and again, compared with an undisturbed run: Hugging Face Trainer and
 maskwright.
 
     python benchmarks/curves.py [--work FOLDER]        two minutes on one core
 
 Both train the model, the text and the settings of `faults.py`, with one learning rate. `kill -9` comes as soon as the
 log shows a step of `KILL_AT`, and each side is then started again as its user would: Trainer with
-`resume_from_checkpoint=True`, maskwright by the same command. A third run, which nobody kills either, shows whether a
-side repeats itself at all. Each attempt is a process of its own, in fp32, with dropout and random masks.
+`resume_from_checkpoint=True`, maskwright by the same command. A third run, also without kills, shows whether a side
+repeats itself at all. Each attempt is a process of its own, in fp32, with dropout and random masks.
 
-`results/curves.json` has the loss of each step of each attempt, also of those that were computed twice.
+`results/curves.json` holds the loss of each step of each attempt, also of those that were computed twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from faults import (
 from maskwright.core.console import say
 
 STEPS, KILL_AT = 200, (45, 95, 145)
-"""Kills lie between two saves, of which one comes every `SAVE_EVERY` steps."""
+"""Kills lie between two saves, which come every `SAVE_EVERY` steps."""
 LEARNING_RATE = 2e-3
 
 

@@ -1,12 +1,12 @@
-"""Near duplicates on one core: text of a sentence a line to what is left of it.
+"""Near duplicates on one core: from text with one sentence per line to the remaining text.
 
     python benchmarks/data.py --text books.txt --tokenizer data/tokenizer
 
-Megabytes of text per CPU-second beside `datatrove` (its four steps of MinHash, with our words: its own splitter needs a
-model) and `datasets` with `datasketch` (`map` for the signatures, then a loop over an index), each in a process of its
-own on one core, with the same shingles and as many minima. Ours also tokenizes and writes the store; the others write
-JSON lines. Start-up is measured on little text and taken off on every side. `--sizes` measures how time and memory
-grow.
+Megabytes of text per CPU-second, compared with `datatrove` (its four steps of MinHash, with our words: its own splitter
+needs a model) and `datasets` with `datasketch` (`map` for the signatures, then a loop over an index), each in a process
+of its own on one core, with the same shingles and as many minima. Ours also tokenizes and writes the store; the others
+write JSON lines. Start-up is measured on little text and subtracted on every side. `--sizes` measures how time and
+memory grow.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def larger(text: str, megabytes: int, path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--text", required=True, help="one plain text file, a sentence a line, blank lines between")
+    parser.add_argument("--text", required=True, help="one plain text file, one sentence per line, blank lines between")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="*", default=[], help="megabytes")

@@ -1,4 +1,4 @@
-"""The same four faults on Hugging Face Trainer and on maskwright, and what each really did.
+"""The same four faults on Hugging Face Trainer and on maskwright, and the result of each.
 
     python benchmarks/faults.py [--work FOLDER]        a few minutes on one core
 
@@ -93,7 +93,7 @@ class Maskwright:
 
     def __init__(self, store: str, config: Path, steps: int = STEPS, *, learning_rate: float | None = None) -> None:
         self.config = config
-        # JSON is YAML. Dropout and precision are those of the other side.
+        # JSON is YAML. Dropout and precision are as on the other side.
         values: dict[str, dict[str, Any]] = {
             "data": {"store": store, "seq_len": SEQ_LEN},
             "model": {"size": "nano", "hidden_dropout": 0.1, "attention_dropout": 0.1},
@@ -120,7 +120,7 @@ class Maskwright:
 
 
 def attempt(side: Side, run: Path, *, file_limit: int | None = None, **options: Any) -> Record:
-    """One process, and what is seen of it from outside."""
+    """One process, and its traces outside."""
     defaults: dict[str, Any] = {"stop_after": None, "init_from": None, "resume": None}
     command = side.command(run, **{**defaults, **options})
 
@@ -128,7 +128,7 @@ def attempt(side: Side, run: Path, *, file_limit: int | None = None, **options: 
         if file_limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
 
-    # Python ignores SIGXFSZ, so that a write beyond the limit is an error like that of a full disk.
+    # Python ignores SIGXFSZ, so that a write beyond the limit fails as on a full disk.
     result = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent, preexec_fn=limit, check=False)
     log = run.with_name(f"{run.name}.log")
     with log.open("a") as file:
@@ -147,7 +147,7 @@ def attempt(side: Side, run: Path, *, file_limit: int | None = None, **options: 
 
 
 def first_line_of_error(stderr: str, run: Path) -> str:
-    """That of the exception that ended the process, or of our own message."""
+    """Message of the exception that ended the process, or our own."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(error|stopped): |[\w.]*(Error|Exception)\b", line)]
     return short((errors or lines or ["nothing was said"])[-1], run)
@@ -164,7 +164,7 @@ def metrics(run: Path) -> list[Record]:
 
 
 def losses(run: Path) -> dict[int, float]:
-    """By step; of a step that was computed twice, the later."""
+    """By step; the later one of a step that was computed twice."""
     return {line["step"]: line["loss"] for line in metrics(run) if "loss" in line}
 
 
@@ -202,7 +202,7 @@ def compare(side: Side, straight: Path, other: Path, after: int, last: int = STE
 
 
 def resume(side: Side, run: Path, straight: Path, whole_step: int) -> Record:
-    """Resumes as a user does; where that fails, once more from the whole checkpoint by its name, if there is a way."""
+    """Resumes as a user does; if that fails, once more from the whole checkpoint by its name, if possible."""
     seen = attempt(side, run, resume="newest")
     if seen["exit"] == 0:
         return seen | {"against_straight": compare(side, straight, run, seen["began_at"])}
@@ -261,7 +261,7 @@ def copy(run: Path, name: str) -> Path:
 
 
 def require(seen: Record, *codes: int) -> Record:
-    """A run that nothing was done to must end well, or nothing here means anything."""
+    """An undisturbed run must end well; otherwise the results mean nothing."""
     if seen["exit"] not in codes:
         raise SystemExit(f"a run without a fault ended with exit code {seen['exit']}: {seen['error']}")
     return seen

@@ -1,4 +1,4 @@
-"""The words of the faults' table, made from what `faults.py` saw."""
+"""The words of the faults' table, made from the results of `faults.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIDES = {"hf_trainer": "HF Trainer", "maskwright": "maskwright"}
 
 
 def table(record: Record) -> list[str]:
-    """Lines of Markdown: a fault a row, a side a column."""
+    """Lines of Markdown: a row for each fault, a column for each side."""
     setting, faults = record["setting"], record["faults"]
     titles = {
         "truncated": "weights of the newest checkpoint cut in half, then resumed",
@@ -93,7 +93,7 @@ def _resumed(seen: Record, setting: Record) -> str:
 
 
 def _ended(seen: Record) -> str:
-    """Exit code and what was said: without an exception's module and without our advice."""
+    """Exit code and message, without an exception's module and without our advice."""
     text = re.sub(r"^[\w.]+\.(?=\w+:)", "", (seen["error"] or "").split(". Fix: ")[0])
     text = text if len(text) <= 200 else f"{text[:197]}…"
     return f"exit code {seen['exit']}: `{text.replace('|', '/').replace('`', chr(39))}`"

@@ -1,9 +1,9 @@
-"""Fine-tuning beside Hugging Face Trainer at equal settings, on texts of many lengths: examples a second and memory.
+"""Fine-tuning against Hugging Face Trainer at equal settings, on texts of many lengths: examples a second, memory.
 
     python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER     also ag-news-mini, banking77-base
 
-`FOLDER` of the data holds banking77/train.csv and ag_news/test.csv; that of the tokenizer a byte-level tokenizer.json.
-The encoder is a RoBERTa with random weights: speed does not depend on them. Both sides compute with the
+`FOLDER` of the data holds banking77/train.csv and ag_news/test.csv; the tokenizer's folder, a byte-level
+tokenizer.json. The encoder is a RoBERTa with random weights: speed does not depend on them. Both sides compute with the
 dropout of RoBERTa, 32 examples a step of at most 128 tokens, in bf16 or, on a CPU that multiplies it faster, fp32.
 
 `--memory-gib 2` finds instead the largest number of examples a step whose peak resident memory is not above that, to
@@ -73,7 +73,7 @@ def write_largest(row: str, gib: float, scripts: dict[str, str], words: tuple[st
     for name, script in scripts.items():
 
         def peak_memory(examples: int, name: str = name, script: str = script) -> int:
-            # After some ten steps of rows of other shapes, the peak grows no more.
+            # After some ten steps of rows of other shapes, the peak stops growing.
             result = process(script, *words, "--steps", 12, "--examples", examples, "--memory-limit", limit)
             peaks[name][examples] = result["peak_memory_bytes"]
             say(f"{name}: {examples} examples a step take {result['peak_memory_bytes'] / 2**30:.2f} GiB")

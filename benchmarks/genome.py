@@ -2,8 +2,8 @@
 
 A third is copies of 12 repeats of 300 letters, 2 % of whose letters were changed, on either strand. A fifth is genes:
 codons between ATG and a stop, used as unevenly as real ones, behind a TATA box. The rest is drawn letter by letter
-from frequencies that depend on the three letters before. So nobody knows the rest better than those frequencies tell,
-and the share of right guesses has a ceiling far below 1, as in a real genome. Contigs have 20,000 letters.
+from frequencies that depend on the three letters before. So the rest cannot be predicted better than by those
+frequencies, and the share of right guesses has a ceiling far below 1, as in a real genome. Contigs have 20,000 letters.
 """
 
 import random

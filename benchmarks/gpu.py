@@ -1,6 +1,6 @@
-"""What a GPU can show and a CPU cannot, in parts of some minutes each.
+"""Measurements that need a GPU, in parts of some minutes each.
 
-    python benchmarks/gpu.py sitting --store STORE --ragged STORE     those below but for `beside`, the most important
+    python benchmarks/gpu.py sitting --store STORE --ragged STORE     those below except `trainer`, the most important
                                                                       first, within --seconds (840)
     python benchmarks/gpu.py promises --store STORE --ragged STORE    same bits twice and after a resume; gradients;
                                                                       programs compiled in 200 steps
@@ -10,13 +10,13 @@
                                                                       without a graph; the kernels of a step; memory
     python benchmarks/gpu.py finetune --store STORE                   fine-tuning as it is, in rows of eight lengths,
                                                                       and those from graphs; kernels of each
-    python benchmarks/gpu.py beside base --store STORE                beside Hugging Face Trainer: also large,
+    python benchmarks/gpu.py trainer base --store STORE               against Hugging Face Trainer: also large,
                                                                       modernbert-1024, mini, nano
-    python benchmarks/gpu.py compile base --store STORE               fills the compiler's caches for `beside`
+    python benchmarks/gpu.py compile base --store STORE               fills the compiler's caches for `trainer`
 
-STORE is what `maskwright data prepare` makes; that of `--ragged` has many short texts in a row. Each part writes
+STORE is made by `maskwright data prepare`; the store of `--ragged` has many short texts in a row. Each part writes
 `results/gpu-PART.json` and prints one line of JSON. `--small` tries a part in miniature, on a CPU too. `finetune.py
-ag-news-mini` times fine-tuning beside Trainer. No GPU has run `products`, `finetune`, sums of gradients in
+ag-news-mini` times fine-tuning against Trainer. No GPU has run `products`, `finetune`, sums of gradients in
 CUDA graphs or the rows of `promises` with attention dropout and four rows yet.
 """
 
@@ -123,8 +123,8 @@ def use_graphs(engine: TorchEngine, *, whether: bool) -> None:
 
 def promises(setting: Setting) -> None:
     """Of `exact`: the same bits twice, after a resume, and with a CUDA graph; the same losses and norms, though they
-    are read while the device computes the next step; then gradients beside a CPU's in fp32, and how many programs
-    ragged texts compile."""
+    are read while the device computes the next step; then gradients compared with a CPU's in fp32, and how many
+    programs ragged texts compile."""
     rows, tokens, size = (4, 32, "nano") if setting.small else (32, 512, "mini")
     modern = {**MINI_MODERNBERT, **({"local_attention": 8} if setting.small else {})}
     compiles = ("off", "on") if setting.cuda else ("off",)
@@ -157,7 +157,7 @@ def promises(setting: Setting) -> None:
 
 
 def _start(setting: Setting, run: RunConfig, folder: str, *, graphs: bool = False) -> TorchEngine:
-    """With nothing that was compiled or measured before."""
+    """Without anything that was compiled or measured before."""
     torch.compiler.reset()
     free()
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
@@ -223,7 +223,7 @@ def _reference(setting: Setting, size: str, model: dict[str, Any], tokens: int, 
 
 
 def _gradients_off(setting: Setting, run: RunConfig, plain: dict[str, torch.Tensor]) -> dict[str, float]:
-    """The largest three shares by which a parameter's gradient differs from that of a CPU in fp32."""
+    """The largest three shares by which a parameter's gradient differs from a CPU's in fp32."""
     batch, engine = Loader(run, setting.stores["store"]).batch(0, 0), setting.engine(run)
     shares = {
         name: float((g - plain[name]).norm() / plain[name].norm()) for name, g in _gradient(engine, batch).items()
@@ -348,7 +348,7 @@ def _kernels(engine: TorchEngine, batches: Callable[[int], list[Batch]], steps: 
 
 def finetune(setting: Setting) -> None:
     """Seconds of an update of 32 made-up examples, most of them short: in rows as they are, in rows of eight lengths
-    and few shapes, and these from CUDA graphs. The losses say whether they compute the same."""
+    and few shapes, and these from CUDA graphs. The losses show whether they compute the same."""
     size: Literal["nano", "base"] = "nano" if setting.small else "base"
     steps = 4 if setting.small else 60
     shape = model_config(ModelSection(size=size), 1024, 512)
@@ -407,7 +407,7 @@ SITTING = (
 
 
 def sitting(arguments: argparse.Namespace) -> None:
-    """Each part in a process of its own: one that fails or takes too long costs the others nothing."""
+    """Each part in a process of its own, so that a failing or slow one does not affect the others."""
     end, found = time.monotonic() + arguments.seconds, dict[str, dict[str, Any]]()
     given = [
         word
@@ -431,10 +431,10 @@ def sitting(arguments: argparse.Namespace) -> None:
     write_result("gpu-sitting", {name: part["seconds"] for name, part in found.items()}, found=found)
 
 
-# ---- beside Hugging Face Trainer ----------------------------------------------------------------------------------
+# ---- against Hugging Face Trainer ---------------------------------------------------------------------------------
 
 
-def beside(setting: Setting, row: str, store: str, arguments: argparse.Namespace) -> None:
+def against_trainer(setting: Setting, row: str, store: str, arguments: argparse.Namespace) -> None:
     size, model, tokens, rows, choices = _scaled(setting, row)
     choices, rounds = tuple(arguments.trainer_rows or choices), arguments.rounds
     steps, together = (4, 1) if setting.small else (arguments.steps, TOGETHER)
@@ -493,7 +493,7 @@ def _or_none(trainer: Callable[[int], dict[str, Any]], choice: int) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=(*PARTS, "step", "beside", "compile"))
+    parser.add_argument("part", choices=(*PARTS, "step", "trainer", "compile"))
     parser.add_argument("row", nargs="?", choices=SIZES, default="base")
     parser.add_argument("--store")
     parser.add_argument("--ragged")
@@ -518,7 +518,7 @@ def main() -> None:
     elif arguments.part == "step":
         step(setting, arguments.row, arguments.orders)
     else:
-        beside(setting, arguments.row, arguments.store, arguments)
+        against_trainer(setting, arguments.row, arguments.store, arguments)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Parts of `gpu.py` that need no store: kernels of attention, and products with what stands around them, on the shapes
-of base: one layer, 65,536 tokens."""
+"""Parts of `gpu.py` that need no store: kernels of attention, and products with their neighbouring operations, on the
+shapes of base: one layer, 65,536 tokens."""
 
 from __future__ import annotations
 

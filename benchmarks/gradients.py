@@ -1,10 +1,9 @@
-"""The gradient of a layer's bf16 matrix on a CPU: MKL's product beside torch's, by turns (`model/torch/linear.py`).
+"""The gradient of a layer's bf16 matrix on a CPU: MKL's product against torch's, in turns (`model/torch/linear.py`).
 
     python benchmarks/gradients.py --threads 1
 
 GFLOP/s of either, the best of a round, for the layers of base, small and mini; of one thread by its CPU time, so that
-other programs count less, of several by the clock. A run takes MKL's on CPUs with AMX alone, whatever comes out here.
-"""
+other programs count less, of several by the clock. A run uses MKL's only on CPUs with AMX, with any result here."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Terminal:
         self.lines.append({"at": round(time.monotonic() - self.start, 2), "text": text})
 
     def type(self, command: str, *, wait: bool = True) -> None:
-        """Until the command has ended, unless it goes on in the background."""
+        """Until the command has ended, unless it continues in the background."""
         time.sleep(TYPING)
         with self._changed:
             self._write_down(f"$ {command}")

@@ -1,4 +1,4 @@
-"""Packing, masking and batching on one core, beside Hugging Face's collator.
+"""Packing, masking and batching on one core, against Hugging Face's collator.
 
     python benchmarks/loader.py --text 'corpus/*.txt'
 

@@ -2,7 +2,7 @@
 
     python ours.py STORE --size base --seq-len 512 --rows 8 --steps 8
 
-Prints one JSON line. A step's time holds its batch and its update; tokens are those of text and frame, not padding.
+Prints one JSON line. A step's time holds its batch and its update; tokens are text and frame, not padding.
 On a CUDA device, which runs ahead of the host, several steps are timed `--together`.
 """
 
@@ -52,7 +52,7 @@ def main() -> None:
     store = TokenStore(arguments.store)
     shape = model_config(run.model, store.vocabulary.size, arguments.seq_len)
     loader = Loader(run, store)
-    engine = make_engine(shape, run.optimizer, run.engine, 0, run_flops=1e18)  # that of a long run
+    engine = make_engine(shape, run.optimizer, run.engine, 0, run_flops=1e18)  # as in a long run
     engine.write(TrainState(0, initial_parameters(shape, 0)))
     ceiling = Ceiling(engine.ceiling())
     engine.dry_run(loader.batches(0)[-1:], [])  # compiles

@@ -2,8 +2,8 @@
 
     python benchmarks/parts.py --text books.txt --tokenizer data/tokenizer --megabytes 500
 
-The text is made larger as in `data.py`, cut into pages of about 2 kB, and laid into files. Each phase's share is what
-its parts take in this process; what is left is the driver's.
+The text is made larger as in `data.py`, cut into pages of about 2 kB, and laid into files. Each phase's share is the
+time of its parts in this process; the rest is the driver's.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def driver_alone(folder: str, notes: int = 2_000) -> dict[str, float]:
 
 
 def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands: int = 9) -> dict[str, float]:
-    """CPU seconds of a search as a large text has it: a few hundred keys of each part in each of its ranges."""
+    """CPU seconds of a search as in a large text: a few hundred keys of each part in each of its ranges."""
     from maskwright.text.parts.columns import written
     from maskwright.text.parts.duplicates import FindRepeats, KeyRuns
 
@@ -138,7 +138,7 @@ def ratios(found: dict[str, dict[str, Any]], megabytes: int) -> dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--text", required=True, help="one plain text file, a sentence a line, blank lines between")
+    parser.add_argument("--text", required=True, help="one plain text file, one sentence per line, blank lines between")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--files", type=int, default=64)

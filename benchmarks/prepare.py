@@ -1,10 +1,10 @@
-"""Data preparation on one core: text of a sentence a line to training data.
+"""Data preparation on one core: from text with one sentence per line to training data.
 
     python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate pregenerate_training_data.py
 
-Megabytes of text per CPU-second (all threads) beside `pregenerate_training_data.py` itself (see peers/pregenerate.py),
-`datasets.map` and group_texts, and the bare `encode_batch_fast` of `tokenizers` in its fastest batches, each in a
-process of its own on one core. Start-up is measured on an almost empty file and taken off on every side.
+Megabytes of text per CPU-second (all threads), against `pregenerate_training_data.py` (see peers/pregenerate.py),
+`datasets.map` and group_texts, and the bare `encode_batch_fast` of `tokenizers` in its fastest batches, each in its own
+process on one core. Start-up is measured on an almost empty file and subtracted on every side.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def group_texts(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--text", required=True, help="one plain text file, a sentence a line")
+    parser.add_argument("--text", required=True, help="one plain text file with one sentence per line")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--pregenerate", required=True, help="allenai/tpu_pretrain's pregenerate_training_data.py")
     parser.add_argument("--rounds", type=int, default=3)

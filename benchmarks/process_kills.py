@@ -1,4 +1,4 @@
-"""A hundred kills of processes that train together, their number drawn anew at each start, against one process alone.
+"""A hundred kills of processes that train together, their number drawn again at each start, against one process alone.
 
     python benchmarks/process_kills.py --store data/store --kills 100
 

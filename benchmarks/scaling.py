@@ -1,4 +1,4 @@
-"""Many processes on one machine beside torch's DistributedDataParallel, in turns.
+"""Many processes on one machine against torch's DistributedDataParallel, in turns.
 
     python benchmarks/scaling.py --text 'corpus/*.txt'                  1 and 2 processes; --processes 1 2 4
     python benchmarks/scaling.py --store data/store --size small --seq-len 512 --rows 2
@@ -8,10 +8,10 @@ Medians are in the result as well, and so are ratios of CPU seconds, which other
 
 The batch is fixed (4 virtual workers), one thread a process, gloo on the loopback interface. More processes than cores
 show only that it works. `beside` is as many runs of one process at the same time, each with a process's share of the
-work and nobody to send to: what the machine itself loses (memory, clock, other users) before anything is sent.
+work and no other to send to, which measures the machine's own loss (memory, clock, other users).
 
-The model of `scaling_model.py` is checked in its form, with what is measured here in place of its figures: the time of
-one process alone with half of the work, and of all-reduces of several sizes between idle processes. On a CPU nothing
+The model of `scaling_model.py` is checked in its form, with measurements here instead of its figures: the time of one
+process alone with half of the work, and of all-reduces of several sizes between idle processes. On a CPU nothing
 is hidden, since sending takes the same cores, so it is predicted both ways.
 """
 

@@ -1,4 +1,4 @@
-"""What the processes of `scaling.py` share, on both sides, and how they are started."""
+"""The shared parts of both sides' processes of `scaling.py`, and their start."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def wait_for(started: list[subprocess.Popen[str]], seconds: float = 600.0) -> li
 
 
 def together(script: str, processes: int, *arguments: object) -> dict[str, Any]:
-    """What process 0 says; its step is everyone's."""
+    """The output of process 0, whose step is everyone's."""
     return wait_for(start_together(script, processes, *arguments))[0] | {"load": os.getloadavg()[0]}
 
 

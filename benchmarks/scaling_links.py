@@ -1,4 +1,4 @@
-"""How fast processes send to each other while nothing else is to do: all-reduces of fp32, over gloo.
+"""Speed of sending between otherwise idle processes: all-reduces of fp32, over gloo.
 
     WORLD_SIZE=2 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 … python scaling_links.py
 

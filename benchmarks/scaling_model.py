@@ -53,7 +53,7 @@ more (https://evan-jones.appspot.com/network-latencies-2021.html)."""
 
 @dataclass(frozen=True)
 class Network:
-    """Rates in bytes a second and one direction; latencies in seconds, those of NCCL's tuning model:
+    """Rates in bytes a second and one direction; latencies in seconds, from NCCL's tuning model:
     https://github.com/NVIDIA/nccl/blob/b6475625fbcaa2c3c0e50eed2fa1255d7514d4a2/src/graph/tuning.cc (`baseLat` and
     `hwLat` of rings with the Simple protocol)."""
 
@@ -131,8 +131,8 @@ def all_to_all_seconds(network: Network, gpus: int, size: float) -> float:
 
 @dataclass(frozen=True)
 class Job:
-    """`flops_per_second`: of one GPU, model FLOPs. `row_flops`, `parameters` and `last_parameters` (those of the last
-    group) are of the model."""
+    """`flops_per_second`: of one GPU, model FLOPs. `row_flops`, `parameters` and `last_parameters` (of the last group)
+    are of the model."""
 
     row_flops: float
     parameters: float
@@ -204,7 +204,7 @@ def memory_seconds(job: Job, gpus: int) -> float:
 
 
 def exchange_seconds(network: Network, gpus: int) -> float:
-    """What the hosts say to each other in a step (`TorchEngine.exchange`); they run ahead of the GPUs."""
+    """The hosts' exchange in a step (`TorchEngine.exchange`); they run ahead of the GPUs."""
     return (gpus - 1) * network.hop_seconds
 
 

@@ -1,4 +1,4 @@
-"""How time and memory grow with the text: audit, tokenizer, prepare, and the start of a run on what was made.
+"""How time and memory grow with the text: audit, tokenizer, prepare, and the start of a run on the result.
 
     python benchmarks/slopes.py --text books.txt --gigabytes 1 4 16 --work FOLDER
 

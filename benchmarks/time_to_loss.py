@@ -1,4 +1,4 @@
-"""Wall clock to a held-out loss, beside run_mlm's recipe under Hugging Face Trainer.
+"""Wall clock to a held-out loss, against run_mlm's recipe under Hugging Face Trainer.
 
     python benchmarks/time_to_loss.py --text 'corpus/*.txt' --seeds 0 1 2
 
@@ -90,7 +90,7 @@ def main() -> None:
     arguments = parser.parse_args()
     work = arguments.work or tempfile.mkdtemp()
     store = store_of(arguments.text, work, VOCABULARY)
-    # A short run tells how many steps a fifth of the time holds.
+    # A short run shows how many steps a fifth of the time holds.
     trial = ours(store, os.path.join(work, "trial"), 60, 0, arguments.rows)
     steps = int(arguments.seconds / 5 / (trial["seconds"] / trial["steps"]))
     results = []

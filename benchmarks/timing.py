@@ -1,4 +1,4 @@
-"""What both sides of a training benchmark count alike: the seconds of a step, and the peak of memory."""
+"""Measurements of both sides of a training benchmark: the seconds of a step, and the peak of memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 
 class Steps:
-    """Seconds of steps, in groups of `together`. Only at the end of a group does anybody `wait` for the device, which
-    otherwise stands still while the host prepares the next step."""
+    """Seconds of steps, in groups of `together`. The device is only waited for (`wait`) at the end of a group, since it
+    would otherwise idle while the host prepares the next step."""
 
     def __init__(self, together: int, wait: Callable[[], None]) -> None:
         self.together, self._wait = together, wait

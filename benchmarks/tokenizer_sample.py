@@ -1,11 +1,11 @@
-"""What a tokenizer loses by learning from a part of the text.
+"""The loss of a tokenizer that learns from a part of the text.
 
     python benchmarks/tokenizer_sample.py --text 'books/*.txt'
 
 Bytes a token on a tenth of the documents that is held out: of a tokenizer that learned from a tenth of the bytes of all
 others (`--max-bytes`), as a share of what one of all of them has. A seed decides which documents are held out, and
-which come first in the sample. The smaller the text beside the vocabulary, the more is lost:
-`bytes_of_sample_per_token` says how small it was.
+which come first in the sample. The smaller the text for the vocabulary, the more is lost; `bytes_of_sample_per_token`
+gives its size.
 """
 
 from __future__ import annotations

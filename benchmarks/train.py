@@ -1,4 +1,4 @@
-"""Training throughput beside Hugging Face Trainer, on a CPU; `gpu.py` has a GPU's.
+"""Training throughput against Hugging Face Trainer, on a CPU; `gpu.py` measures a GPU's.
 
     python benchmarks/train.py cpu-base --text 'corpus/*.txt'        also cpu-small, cpu-mini, cpu-modernbert-1024,
                                                                      cpu-modernbert-4096
@@ -34,7 +34,7 @@ MODERNBERT_BASE = {
     "global_attn_every_n_layers": 3,
     "local_attention": 128,
 }
-"""The published one's keys of `model:`, beside `size: base`."""
+"""The published model's keys of `model:`, in addition to `size: base`."""
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 """Of torch's own kernels and its compiler, of oneDNN and of MKL."""

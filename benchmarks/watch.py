@@ -1,4 +1,4 @@
-"""What watching 100 runs costs: CPU-seconds of `maskwright watch` on one core.
+"""The cost of watching 100 runs: CPU-seconds of `maskwright watch` on one core.
 
     python benchmarks/watch.py
 
@@ -62,7 +62,7 @@ def lines(number: int) -> str:
 
 
 class Sweep:
-    """`RUNS` run directories below `root`, of which this process is the only rank."""
+    """`RUNS` run directories below `root`, with this process as the only rank of each."""
 
     def __init__(self, root: str) -> None:
         self.root, self.written = root, LINES
@@ -84,7 +84,7 @@ class Sweep:
         self.grow()
 
     def grow(self) -> None:
-        """Each run writes what it writes every few seconds."""
+        """Each run writes its regular lines."""
         self.written += 1
         with open(os.path.join(self.root, "metrics.jsonl"), "a", encoding="utf-8") as file:
             file.write(lines(self.written))

@@ -2,8 +2,8 @@
 
     WORLD_SIZE=2 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 … python ddp.py STORE
 
-As its documentation has it: fp32 weights under bf16 autocast, `no_sync` for all micro-batches but the last, gradients
-as views of its buckets, fused AdamW. It keeps freed memory as ours does, which helps it too. Prints one JSON line.
+As in its documentation: fp32 weights under bf16 autocast, `no_sync` for all micro-batches but the last, gradients as
+views of its buckets, fused AdamW. It keeps freed memory as ours does, which helps it too. Prints one JSON line.
 """
 
 from __future__ import annotations

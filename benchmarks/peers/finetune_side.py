@@ -1,4 +1,4 @@
-"""What both sides of the fine-tuning benchmark take and measure alike. It imports neither of them."""
+"""Settings and measurements of both sides of the fine-tuning benchmark. It imports neither of them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python hf_finetune.py MODEL TRAIN.csv --text text --label category --examples 32 --steps 30
 
-As run_glue.py has it: dynamic padding to the longest of the batch, 128 tokens at most, the model's own dropout, and
-bf16 or, on a CPU that multiplies it faster, fp32.
+As in run_glue.py: dynamic padding to the longest of the batch, 128 tokens at most, the model's own dropout, and bf16
+or, on a CPU that multiplies it faster, fp32.
 """
 
 from __future__ import annotations

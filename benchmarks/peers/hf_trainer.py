@@ -72,7 +72,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Clock(Steps, TrainerCallback):
-    """From the end of each group of steps to that of the next."""
+    """From the end of each group of steps to the end of the next."""
 
     def __init__(self, together: int) -> None:
         super().__init__(together, torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)

@@ -2,7 +2,7 @@
 
     python benchmarks/speedrun minute my.yaml --to my-record --name 'Muon, short rows' --by 'your name'
 
-Without a recipe, the text is prepared and the rules are shown. The same command goes on with a record.
+Without a recipe, the text is prepared and the rules are shown. The same command continues a record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--text", action="append", default=[], help="text of the track, until --work holds it")
     parser.add_argument("--blimp", help="BLiMP's .jsonl files, for the tracks that it judges")
     parser.add_argument("--work", default="speedrun", help="folder for the prepared text, the runs and their models")
-    parser.add_argument("--seeds", type=int, help="seeds to train, all of which count; default: the track's least")
+    parser.add_argument("--seeds", type=int, help="seeds to train, which all count; default: the track's minimum")
     parser.add_argument("--target", type=float, help="held-out loss to get below, for the track own")
     parser.add_argument("--name", help="what is new in the recipe")
     parser.add_argument("--by", default="anonymous", help="whose record it is")

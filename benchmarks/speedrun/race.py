@@ -111,7 +111,7 @@ class Maskwright:
         overrides = [word for override in self._overrides(seed, text) for word in ("--set", override)]
         code = child.run(["pretrain", self._file, "--run", run, *overrides])
         if kind := stopped(code):
-            raise kind("the same command goes on, and begins this seed again")
+            raise kind("the same command continues, and begins this seed again")
         if code:
             raise MaskwrightError(f"seed {seed} ended with exit code {code}; its own message is above", where=run)
 
@@ -138,8 +138,8 @@ def seeds_of(track: Track, identity: str, number: int) -> list[int]:
 def race(
     track: Track, text: SpeedrunText, program: TrainingProgram, entry: Entry, to: str, work: str
 ) -> SpeedrunRecord:
-    """Trains and judges every seed, and writes the record after each one. The same call continues it, of which
-    one at a time may be running. Raises kinds of `InputError` before training."""
+    """Trains and judges every seed, and writes the record after each one. The same call continues it, and only
+    one may run at a time. Raises kinds of `InputError` before training."""
     seeds = seeds_of(track, program.identity, entry.seeds)
     facts = environment()
     facts["hardware"].pop("host")
@@ -184,7 +184,7 @@ def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> Speedru
         now = kind_of(environment(), engine=earlier.kind.get("engine"))
         left = 0 < len(earlier.results) < len(earlier.seeds)
         if left and (differences := other_kind(earlier.kind, now)):
-            fix = "go on with it there, or choose another --to: a record is of one kind of machine"
+            fix = "continue it there, or choose another --to, since a record is of one kind of machine"
             raise InputError(f"was begun on {', '.join(differences)}", where=to, fix=fix)
         return earlier
     if os.listdir(to):

@@ -5,7 +5,7 @@
       record.json          the fields of `SpeedrunRecord`
       metrics-SEED.jsonl   the log lines of each seed, where the program that trained writes some
 
-The verdict is not stored: `judge` computes it from the results each time it is asked.
+The verdict is not stored: `judge` computes it from the results each time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def in_words(record: SpeedrunRecord) -> str:
         for result in record.results
     ]
     if not record.finished:
-        return "\n".join([*lines, f"  {len(record.results)} of {len(record.seeds)} seeds; the same command goes on"])
+        return "\n".join([*lines, f"  {len(record.results)} of {len(record.seeds)} seeds; the same command continues"])
     verdict = judge(record)
     than = "below" if record.metric == "loss" else "above"
     lines.append(
@@ -112,7 +112,7 @@ def in_words(record: SpeedrunRecord) -> str:
     target = f"{than} the target {shown(record.metric, record.target)}: p = {verdict.p:.2g}"
     least = TRACKS[record.track].least_seeds
     too_few = f", and {least} seeds are the least" if verdict.seeds < least else ""
-    claim = "holds" if verdict.holds else f"does not hold, p has to be below {ALPHA:g}{too_few}"
+    claim = "holds" if verdict.holds else f"does not hold, p must be below {ALPHA:g}{too_few}"
     return "\n".join([*lines, f"  {target}. The claim {claim}"])
 
 
@@ -134,7 +134,7 @@ def read_record(folder: str) -> SpeedrunRecord:
     if record.recipe_sha256 != recipe_sha256(folder):
         raise InputError("its recipe.yaml is not the recipe that was run", where=folder, fix=RESTORE)
     if record.results and [result.seed for result in record.results] != record.seeds[: len(record.results)]:
-        raise InputError("its results are not those of its seeds", where=path, fix=RESTORE)
+        raise InputError("its results do not match its seeds", where=path, fix=RESTORE)
     return record
 
 

@@ -31,9 +31,9 @@ Found = dict[str, list[tuple[str, SpeedrunRecord, RecordVerdict]]]
 
 
 def read(folder: Path) -> Found:
-    """(place, record, verdict) by track, and in it by machine: those of peers first, as record 0, then by date, and of
-    one day the slowest first. Raises `InputError` for a damaged or unfinished one, and for one of another track, text
-    or target than it says."""
+    """(place, record, verdict) by track, and in it by machine: peers' first, as record 0, then by date, and on one day
+    the slowest first. Raises `InputError` for a damaged or unfinished one, and for one of another track, text or target
+    than it says."""
     found: Found = {name: [] for name, track in TRACKS.items() if track.target is not None}
     for path in sorted(folder.glob(f"*/*/{RECORD}")):
         place, record = path.parent, read_record(str(path.parent))
@@ -50,7 +50,7 @@ def _order(entry: tuple[str, SpeedrunRecord, RecordVerdict]) -> tuple[str, bool,
 
 
 def machine_kind(record: SpeedrunRecord) -> str:
-    """Some names stand for several generations of processors, which their instructions tell apart."""
+    """Some names mean several generations of processors, which their instructions distinguish."""
     return f"{record.kind.get('processor')} {record.kind.get('instructions')}"
 
 
@@ -60,7 +60,7 @@ def machine(record: SpeedrunRecord) -> str:
 
 
 def precision(record: SpeedrunRecord) -> str:
-    """Of a run of ours; a peer says nothing of its own."""
+    """Of a run of ours; a peer does not describe its own."""
     return next((short for long, short in PRECISIONS.items() if long in record.kind.get("engine", "")), "")
 
 
@@ -110,7 +110,7 @@ def plot(found: Found) -> str:
 
 
 def section(found: Found) -> str:
-    """What stands between the marks of the page."""
+    """The text between the marks of the page."""
     picture = f"\n![Mean time of each record](../../docs/pictures/{PLOT.name})\n" if any(found.values()) else ""
     return f"{BEGIN}\n{table(found)}{picture}\n{END}"
 

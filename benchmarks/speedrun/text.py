@@ -45,7 +45,7 @@ GET_PAIRS = "git clone https://github.com/alexwarstadt/blimp, and give --blimp b
 @dataclass(frozen=True)
 class SpeedrunText:
     """The stores of a track. A recipe trains on `store`, and may choose by its held-out documents. `judged` has other
-    documents, and no training process knows its location."""
+    documents, and no training process gets its location."""
 
     store: TokenStore
     judged: TokenStore
@@ -105,9 +105,7 @@ def _sources(track: Track, locations: Sequence[str]) -> Sources:
     if track.text == "own":
         return Sources(list(locations))
     if len(locations) > 1:
-        raise InputError(
-            "takes one folder, that of the repository", where="--text", fix=f"give what this makes: {GET_BOOKS}"
-        )
+        raise InputError("needs one folder, the repository's", where="--text", fix=f"give what this makes: {GET_BOOKS}")
     books = [os.path.join(glob.escape(os.path.join(locations[0], name)), "**", "*.md") for name in AUTHORS]
     if lacking := [name for name in AUTHORS if not os.path.isdir(os.path.join(locations[0], name))]:
         raise InputError(f"has no folder {lacking[0]}", where=locations[0], fix=f"give what this makes: {GET_BOOKS}")

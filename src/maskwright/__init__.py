@@ -48,7 +48,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the interface, imported when it is first asked for: https://peps.python.org/pep-0562/."""
+    """A name of the interface, imported at its first use: https://peps.python.org/pep-0562/."""
     for module, names in _MODULES.items():
         if name in names:
             value = globals()[name] = getattr(importlib.import_module(f"maskwright.{module}"), name)

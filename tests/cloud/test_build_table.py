@@ -75,7 +75,7 @@ def test_flags_are_true_or_left_out(value: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "parts", "listed", "told"),
     [
-        (("update", D, T, D), ["slice"], [IMAGE, UP], "there is no group: jobs run on the slice's own hosts"),
+        (("update", D, T, D), ["slice"], [IMAGE, UP], "there is no group, as jobs run on the slice's own hosts"),
         (("update", T, D, D), ["group"], [IMAGE, UP], "there is no slice, so _TPU=true"),
         (("destroy", D, T, D), ["slice"], [], "there is no group"),
         (("destroy", T, T, D), ["slice"], [SLICE], "there is no group"),

@@ -193,7 +193,7 @@ def test_image_without_an_environment(
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(docker.parent))
         assert run(words) == 2
-    told = "docker: is not installed, or not on the path. Fix: install it, or let Cloud Build"
+    told = "docker: is not installed, or not on the path. Fix: install it, or use Cloud Build"
     assert told in capsys.readouterr().err
     cloud.put("gs://mine/started", "")
     words = ["image", TAG, "--source", str(source), "--staging", "gs://mine/images"]

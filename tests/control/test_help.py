@@ -109,7 +109,7 @@ def test_errors_are_json_where_answers_are(cli: Any, tmp_path: Path) -> None:
         error = json.loads(found.err.splitlines()[-1])["error"]
         assert (error["kind"], error["exit_code"], found.code) == ("InputError", 2, 2), words
     for words, fix in (
-        (("env", "--json", "status", "lab.yaml"), "put it behind the command, as in `maskwright doctor --json`"),
+        (("env", "--json", "status", "lab.yaml"), "put it after the command, as in `maskwright doctor --json`"),
         (("schema", "--markdown", "--json"), "leave it out"),
     ):
         assert json.loads(cli(*words).err.splitlines()[-1])["error"]["fix"] == fix

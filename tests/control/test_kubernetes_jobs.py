@@ -198,7 +198,7 @@ def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
     assert cli("stop", "kubernetes:one").out == "kubernetes:one: deleted; the same submit continues the run\n"
     assert [made["metadata"]["name"] for made in nodes.cluster.objects.values()] == ["theirs"]
     gone = cli("status", "kubernetes:one")
-    assert gone.code == 2 and gone.error.startswith("kubernetes:one: no such job. Fix: `maskwright status")
+    assert gone.code == 2 and gone.error.startswith("kubernetes:one: no such job. Fix: list jobs with")
 
 
 ENVIRONMENT = """
@@ -243,7 +243,7 @@ def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
     write_config(tmp_path / "run.yaml", "/mnt/common/shared_pd/store")
     line = ["submit", "kubernetes", tmp_path / "run.yaml", "--run", "one", "--env-file", lab]
     both = cli(*line)
-    assert both.code == 2 and both.error == f"{lab}: has a slice and a group. Fix: --target slice, or --target group"
+    assert both.code == 2 and both.error == f"{lab}: has a slice and a group. Fix: add --target slice or --target group"
     stub(nodes, tmp_path, "echo $*; exit 76")
     empty = cli(*line, "--target=group")
     assert empty.error == (

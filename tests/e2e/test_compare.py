@@ -311,7 +311,7 @@ def test_models_and_data_are_read_once_for_all_arms(
 def test_arms_that_read_other_test_questions_are_not_compared() -> None:
     short, long = Example("dev.json", 1, "Who?", "fox"), Example("dev.json", 2, "Who " * 99, "fox")
     plan._require_same_test([short, long], [short, long], "b")
-    with pytest.raises(InputError, match=r"^dev.json:2: this question is too long for the rows of one model, and b"):
+    with pytest.raises(InputError, match=r"^dev.json:2: this question is too long for the rows of one model: b"):
         plan._require_same_test([short, long], [short], "b")
 
 

@@ -288,8 +288,8 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         (lambda: maskwright.load(folder, **strange), "device: is 'cud'. Fix: give one of auto, cpu,"),
         (lambda: maskwright.evaluate(model, store="s", **strange), "device: is 'cud'"),
         (lambda: maskwright.evaluate(model, store="s", max_rows=0), "max_rows: is 0"),
-        (lambda: maskwright.evaluate(model, store="s", seq_len=4096), "`seq_len` 4096 is not in 8 … 64"),
-        (lambda: maskwright.evaluate(model, store="s", seq_len=3), "`seq_len` 3 is not in 8 … 64"),
+        (lambda: maskwright.evaluate(model, store="s", seq_len=4096), "`seq_len` 4096 is outside the model's range"),
+        (lambda: maskwright.evaluate(model, store="s", seq_len=3), "`seq_len` 3 is outside the model's range 8 … 64"),
         (lambda: maskwright.evaluate(model, store="s", seq_len=True), "seq_len: is True"),
         (lambda: maskwright.evaluate(model, blimp="s", share=True), "share: is True"),
         (

@@ -87,7 +87,7 @@ def test_the_speedrun_trains_judges_and_goes_on(corpus: Path, tmp_path: Path) ->
     words = [sys.executable, ROOT / "benchmarks" / "speedrun", "own", "tiny.yaml", "--text", corpus, "--target", "5.9"]
     for _ in range(2):
         said = subprocess.run([*words, "--seeds", "2"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
-        assert "The claim does not hold, p has to be below 0.01, and 3 seeds are the least" in said.stdout
+        assert "The claim does not hold, p must be below 0.01, and 3 seeds are the least" in said.stdout
     record = json.loads((tmp_path / "record" / "record.json").read_text())
     assert [one["seed"] for one in record["results"]] == record["seeds"] and len(record["seeds"]) == 2
     assert len(list(tmp_path.glob("speedrun/runs/*/*/log.txt"))) == 2  # the second command trained nothing

@@ -137,4 +137,4 @@ def test_the_command_and_what_it_refuses(
     assert {("training", step) for step in range(3)} < set(told) and told[-1] == ("done", 3)
     assert told.count(("evaluating", 3)) == 1 + 3 + 2  # on entering, a batch of each kind of texts, two rankings
     assert command(["stop", run]) == 2
-    assert "is a training for search, which takes no requests. Fix: Ctrl-C ends it" in capsys.readouterr().err
+    assert "is a training for search, which accepts no requests. Fix: end it with Ctrl-C" in capsys.readouterr().err

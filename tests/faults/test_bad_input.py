@@ -266,7 +266,7 @@ def spoil_part(folder: Path) -> str:
         config_fault("its model is code of its own (auto_map)", auto_map={"AutoModel": "model.Own"}),
         config_fault("has quantised weights", quantization_config={"load_in_8bit": True}),
         config_fault("model_type is 'electra', but supported are roberta, xlm-roberta", model_type="electra"),
-        config_fault("config.json says (128, 32)", intermediate_size=128),
+        config_fault("not (128, 32) of config.json", intermediate_size=128),
         config_fault("5 attention heads do not divide", num_attention_heads=5),
         config_fault("num_attention_heads is 0, which it cannot be", num_attention_heads=0),
         config_fault("max_position_embeddings is 2, which it cannot be", max_position_embeddings=2),
@@ -307,7 +307,7 @@ def test_store_of_another_tokenizer(
 def test_fill_needs_a_mask_and_a_text_that_fits(cli: Cli, folder: Path) -> None:
     assert "no <mask>" in cli("fill", folder, "nothing hidden").error
     assert "  '!' 0%" in cli("fill", folder, "a <mask>", "--top", 400).out
-    assert f"{folder} takes 32" in cli("fill", folder, "word " * 60 + "<mask>").error
+    assert f"{folder} reads 32" in cli("fill", folder, "word " * 60 + "<mask>").error
 
 
 def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path: Path) -> None:

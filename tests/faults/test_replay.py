@@ -92,5 +92,5 @@ def test_a_step_that_the_run_does_not_have_is_refused(config: Callable[..., RunC
         replay(str(tmp_path / "run"), 12)
     record = tmp_path / "run" / "config.resolved.json"
     record.write_text(json.dumps(made_record("finetune").to_json()))
-    with pytest.raises(InputError, match="run: was fine-tuned, and replay computes only steps of pretraining. Fix: "):
+    with pytest.raises(InputError, match="run: was fine-tuned, but replay computes only steps of pretraining. Fix: "):
         replay(str(tmp_path / "run"), 3)

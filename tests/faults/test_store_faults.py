@@ -297,6 +297,6 @@ def test_a_url_without_a_store_is_named(
     assert (result.code, "memory://bucket/store: is not a token store: it has no" in result.error) == (2, True)
     epochs = config_file(data={"store": "memory://bucket/epochs", "format": "pregenerated"})
     result = cli("pretrain", epochs, "--run", tmp_path / "out")
-    assert "must be a local folder, since it holds pregenerated epochs. Fix: where the epochs lie: `ma" in result.error
+    assert "must be a local folder, since it holds pregenerated epochs. Fix: there, run `ma" in result.error
     result = cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", "gs://b/s")
     assert (result.code, "gs://b/s: must be a local folder. Fix: give" in result.error) == (2, True)

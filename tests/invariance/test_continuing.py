@@ -116,7 +116,7 @@ def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, 
         assert ("lists the remaining phases, each ending 8 steps earlier" in str(refused.value)) == (until == 9)
     for step in (4, 8):
         (run / f"checkpoints/step-{step:08d}/MANIFEST.json").unlink()
-    with pytest.raises(ConfigError, match="no checkpoint from before that is kept"):
+    with pytest.raises(ConfigError, match="no earlier checkpoint is kept"):
         task.pretrain(config(**keys, **{"schedule.steps": 20}), str(run))
 
 

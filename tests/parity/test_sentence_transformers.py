@@ -187,7 +187,7 @@ def test_a_fine_tuned_pair_model_scores_as_predict(tokenizer: str, tmp_path: Pat
 def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = {task: str(finished_run(tmp_path / task, shape("roberta", task), tokenizer)) for task in TASKS}
     for task, words, said in (
-        ("regression", ["sparse"], "is a RobertaForSequenceClassification, without a masked-LM head. Fix: take the"),
+        ("regression", ["sparse"], "is a RobertaForSequenceClassification, without a masked-LM head. Fix: use the"),
         ("regression", ["rerank", "--relevant", "yes"], "predicts a number, and has no labels. Fix: name no relevant"),
         ("masked_lm", ["rerank", "--relevant", "yes"], "has no labels. Fix: name no relevant label"),
         ("masked_lm", ["dense", "--relevant", "yes"], "a relevant label is for rerank alone. Fix: leave it out"),

@@ -149,7 +149,7 @@ def test_which_sentence_comes_first_does_not_matter(tokenizer: str, tmp_path: Pa
 
 def test_a_sentence_that_is_too_long_is_named(tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("short\nshorter\n" + "word " * 80 + "\nshort\n")
-    with pytest.raises(InputError, match=r"a\.txt:3: has a sentence of \d+ tokens, model takes 64"):
+    with pytest.raises(InputError, match=r"a\.txt:3: has a sentence of \d+ tokens, but model reads 64"):
         task.blimp(model_of(tokenizer), str(tmp_path / "a.txt"), engine=CPU)
 
 

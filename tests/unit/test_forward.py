@@ -271,7 +271,7 @@ def test_what_a_service_refuses_waits_until_it_takes_it(run: Path) -> None:
     assert forwarder.follow()
     assert service.steps == list(range(1, 40)) and forwarder.sent.lines == 39 and service.ended == ["done"]
     (warning,) = told
-    assert warning.startswith("warning: wandb: https://***@host: refused; the run is not touched by it")
+    assert warning.startswith("warning: wandb: https://***@host: refused; this does not affect the run")
     assert warning.endswith(f"`maskwright sync {run} --to wandb` sends the rest")
     assert CANARY not in str(service.about)
 
@@ -324,7 +324,7 @@ def test_a_run_reports_while_it_trains_and_is_the_same_run(
     task.pretrain(config(**{"logging.report_to": ["wandb", "mlflow", "tensorboard"]}), str(run))
     assert time.monotonic() - began < 240.0  # it does not wait for a server that does not answer
     said = capsys.readouterr().err
-    assert said.count("warning: mlflow: ") == 1 and "the run is not touched by it" in said
+    assert said.count("warning: mlflow: ") == 1 and "this does not affect the run" in said
     assert "warning: mlflow: " in (run / "log.txt").read_text()
     sent = json.loads((run / FOLDER / "wandb.json").read_text())
     lines = RunDirectory(str(run)).read_metrics()

@@ -198,7 +198,7 @@ def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path: Pat
     ],
 )
 def test_what_fairseq_trains_besides_masked_tokens_is_refused(flags: str, fix: str) -> None:
-    with pytest.raises(InputError, match=rf"^--(task|criterion|arch): .* masked tokens alone. Fix: {fix or 'take'}"):
+    with pytest.raises(InputError, match=rf"^--(task|criterion|arch): .* masked tokens alone. Fix: {fix or 'use the'}"):
         taken("fairseq", f"fairseq-train d --max-update 9 {flags}")
 
 
@@ -455,7 +455,7 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
             "`maskwright predict MODEL --input FILE --to OUT`; to train, add",
         ),
         ("run_glue", "python run_ner.py --data_dir d", "labels words; begin with the recipe conll2003"),
-        ("run_glue", "run_glue.py --task_name imdb", "imdb is not a task of GLUE. Fix: one of cola, mnli"),
+        ("run_glue", "run_glue.py --task_name imdb", "imdb is not a task of GLUE. Fix: choose one of cola, mnli"),
         ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, whose value needs a shell"),
         ("run_mlm", "python run_mlm.py --train_file $(ls)/a", "uses \\$\\(ls\\), whose .* its value in the command"),
         ("run_mlm", "python run_mlm.py --bf16 $MORE", "uses \\$MORE"),

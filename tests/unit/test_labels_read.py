@@ -718,8 +718,8 @@ def test_a_pickle_is_refused_with_its_conversion(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "values", "message"),
     [
-        (Task, {"labels": ["a"]}, "nothing to tell apart"),
-        (Task, {"labels": ["a", "a"]}, "nothing to tell apart"),
+        (Task, {"labels": ["a"]}, "which leaves no choice"),
+        (Task, {"labels": ["a", "a"]}, "which leaves no choice"),
         (Task, {"labels": [1, 2, "1"]}, "names one label twice"),
         (Task, {"kind": "regression", "labels": ["a", "b"]}, "has no labels"),
         (LabelledData, {"train": "x", "text": 0, "label": "y"}, "partly by number and partly by name"),
@@ -734,7 +734,7 @@ def test_a_pickle_is_refused_with_its_conversion(tmp_path: Path) -> None:
         (Task, {"labels": {"a": None, "b": 1}}, "null without quotes is not a word in YAML"),
         (Task, {"labels": ["yes", None]}, "null without quotes is not a word in YAML"),
         (Task, {"labels": [1.5, 2]}, "1.5 without quotes is not a word in YAML"),
-        (LabelledData, {"train": ["a.csv", "b.csv"]}, "is a list, and one location is taken"),
+        (LabelledData, {"train": ["a.csv", "b.csv"]}, "is a list, but one location is needed"),
     ],
 )
 def test_sections_refuse_what_contradicts_itself(section: type[Task], values: dict[str, Any], message: str) -> None:

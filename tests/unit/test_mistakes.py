@@ -44,10 +44,10 @@ def told(values: dict[str, Any]) -> str:
         ("bf16=true", "did you mean engine.dtype: bf16?"),
         ("logging.wandb=true", "list them in logging.report_to"),
         ("checkpoint.save_total_limit=3", "did you mean checkpoint.keep?"),
-        ("qqq=1", "lists the keys and what each takes"),
-        ("model.pooler=1", "lists the keys and what each takes"),  # not schedule.power
+        ("qqq=1", "see the keys in `maskwright schema`"),
+        ("model.pooler=1", "see the keys in `maskwright schema`"),  # not schedule.power
         ("engine.dtpye=bf16", "did you mean engine.dtype?"),
-        ("masking.qqq=1", "lists the keys and what each takes"),
+        ("masking.qqq=1", "see the keys in `maskwright schema`"),
         ("optimizer.learning_rate=0", "is 0. Fix: give a number > 0; the default is 0.0005"),
         ("schedule.steps=1.5", "is 1.5. Fix: give an integer ≥ 1"),
         ("schedule.steps=true", "is True. Fix: give an integer ≥ 1"),

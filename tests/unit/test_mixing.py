@@ -179,9 +179,9 @@ def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path)
     [
         ({"weight": 0.0}, {"weight": 1.0}, {}, r"data.mixture.a.weight is 0.0. Fix: give a number > 0"),
         ({"weight": float("inf")}, {"weight": 1.0}, {}, "data.mixture.a.weight is inf"),
-        ({"weight": 1.0}, {}, {}, "b has no weight, and others have"),
+        ({"weight": 1.0}, {}, {}, "b has no weight, but others have"),
         ({"weight": 1.0}, {"weight": 1.0}, {"data.mixture_alpha": 0.5}, "the sources have weights"),
-        ({}, {}, {"data.store": "x"}, "mixture takes the place of store"),
+        ({}, {}, {"data.store": "x"}, "mixture replaces store"),
         ({"stor": "x"}, {}, {}, "stor"),
     ],
 )

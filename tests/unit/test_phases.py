@@ -70,17 +70,17 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
         ),
         ([{"until_share": 0.9}, {"until_share": 0.5}], {}, "phases.1 ends at step 50, before the previous phase"),
         ([{"until_share": 0.001}], {}, "phases.0 ends at step 0"),
-        ([{"until_step": 101}], {}, "ends at step 101, and the run has 100. Fix: let it end earlier, or raise"),
-        ([{"until_share": 0.5, "until_step": 9}], {}, "has until_share and until_step. Fix: give it one of"),
-        ([{"seq_len": 64}], {}, "phases.0: does not say where it ends. Fix: give it one of until_share, until_step"),
+        ([{"until_step": 101}], {}, "ends at step 101, but the run has 100. Fix: end it earlier, or raise"),
+        ([{"until_share": 0.5, "until_step": 9}], {}, "has until_share and until_step. Fix: give it either"),
+        ([{"seq_len": 64}], {}, "phases.0: does not give its end. Fix: give it either until_share or until_step"),
         ([{"until_step": 9, "seq_len": 4}], {}, "phases.0.seq_len is 4. Fix: give an integer ≥ 8"),
-        ([{"until_step": 9, "seq_len": 1024}], {}, "above the 512 tokens that the model takes. Fix: lower it, or set"),
+        ([{"until_step": 9, "seq_len": 1024}], {}, "above the 512 tokens that the model reads. Fix: lower it, or set"),
         ([{"until_step": 9, "rows_per_step": 12}], {}, "8 virtual workers do not divide it. Fix: take 16"),
-        ([{"until_step": 9, "mixture_weights": {"a": 1}}], {}, "names a, and there are no sources, because data.mix"),
+        ([{"until_step": 9, "mixture_weights": {"a": 1}}], {}, "names a, but there are no sources, because data.mix"),
         (
             [{"until_step": 9, "mixture_weights": {"a": 1}}],
             {"data": {"mixture": {"a": "x", "b": "y"}}},
-            "gives b no weight, and data.mixture does not either. Fix: give each source one",
+            "gives b no weight, nor does data.mixture. Fix: give each source one",
         ),
         ([{"until_step": 9, "masking_rate": 2.0}], {}, "phases.0.masking_rate is 2.0. Fix: give a number > 0 and < 1"),
         ([{"until_step": 9, "seq_len": 64}], {"schedule": {"epochs": 2.0}}, "schedule.epochs needs rows of one length"),
@@ -205,5 +205,5 @@ def test_a_base_of_rotary_positions_is_trained_with_and_exported(
     assert losses["all"][0] != losses["plain"][0] and not np.array_equal(weights["all"], weights["half"])
     record = RunDirectory(str(tmp_path / "half")).read_record()
     assert [model_at(record, step, "x").rope_theta for step in (0, 2, 3, 4)] == [10_000.0, 10_000.0, 500.0, 500.0]
-    with pytest.raises(ConfigError, match="roberta has no rotary positions. Fix: leave it out, or take model.archi"):
+    with pytest.raises(ConfigError, match="roberta has no rotary positions. Fix: leave it out, or set model.archi"):
         config(phases=[{"until_share": 1.0, "rope_theta": 500.0}])

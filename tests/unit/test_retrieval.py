@@ -315,7 +315,7 @@ def test_arms_and_commands_of_another_kind_are_refused(
             budget=budget,
             overrides=["schedule={epochs: 1, steps: 2}"],
         )
-    with pytest.raises(ConfigError, match=r"unknown key optimizer\.kind\. Fix: take it out; a retrieval task"):
+    with pytest.raises(ConfigError, match=r"unknown key optimizer\.kind\. Fix: remove it; a retrieval task"):
         read_task_config(str(task), ["optimizer.kind=adamw"])
     monkeypatch.setattr(extras, "installed", lambda package: package != "bm25s")
     with pytest.raises(ConfigError, match=r"^bm25: the package bm25s is not installed\. Fix: .*--search.*\[search\]"):

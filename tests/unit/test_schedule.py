@@ -82,15 +82,15 @@ def test_wsd_is_its_definition_and_its_decay_may_be_the_whole_run() -> None:
     ("schedule", "why"),
     [
         ({"kind": "constant", "final_lr_share": 0.1}, "kind constant has no final_lr_share"),
-        ({"kind": "linear", "power": 2.0}, "kind linear has no power. Fix: take kind: polynomial"),
+        ({"kind": "linear", "power": 2.0}, "kind linear has no power. Fix: set kind: polynomial"),
         ({"kind": "polynomial", "decay_steps": 2}, "kind polynomial has no decay_steps"),
         ({"epochs": 2.0}, "schedule has steps and epochs"),
         ({"epochs": 0.0, "steps": None}, "schedule.epochs is 0.0"),
         ({"steps": None}, "key schedule.steps is missing"),
-        ({"kind": "linear", "decay_share": 0.2}, "kind linear has no decay_share. Fix: take kind: wsd, or leave"),
+        ({"kind": "linear", "decay_share": 0.2}, "kind linear has no decay_share. Fix: set kind: wsd, or leave"),
         ({"warmup_share": 0.1, "warmup_steps": 1}, "schedule has warmup_steps and warmup_share"),
         ({"kind": "wsd", "decay_share": 0.1, "decay_steps": 1}, "schedule has decay_steps and decay_share"),
-        ({"kind": "wsd", "decay_share": 0.6, "warmup_share": 0.5}, "add up to more than 1: the run would never peak"),
+        ({"kind": "wsd", "decay_share": 0.6, "warmup_share": 0.5}, "add up to more than 1, so the run would never"),
     ],
 )
 def test_schedules_that_there_are_not(schedule: dict[str, Any], why: str) -> None:

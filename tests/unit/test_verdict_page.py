@@ -211,9 +211,9 @@ def test_runs_that_learned_nothing_are_counted_and_named() -> None:
     ]
     assert [one.why for one in report.degenerate] == [
         "it gives one answer to everything, the label yes",
-        "its training loss was never below 0.693, that of guessing",
+        "its training loss was never below 0.693, a guess's loss",
         "stopped by the health check at step 120",
-        "its score is no better than that of the most frequent label",
+        "its score is no better than the most frequent label's",
     ]
     assert report.scores[0].runs[0][0] == 0.5, "it counts"
     text = Page(html(changed, report)).text

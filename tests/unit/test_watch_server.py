@@ -303,7 +303,7 @@ def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
     for _ in range(2):
         status, found = ask(f"/api/runs/{id_}/stop", "POST", BEARER)
         assert status == 409 and "did not answer within" in found["error"]["what"]
-        assert found["error"]["fix"].startswith("wait: the request stays, and the run obeys it after its step")
+        assert found["error"]["fix"].startswith("wait, since the request stays until the run's next step")
     assert RunDirectory(str(made.folder)).take_request() == "stop"
 
 

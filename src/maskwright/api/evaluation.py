@@ -1,4 +1,4 @@
-"""What a model is worth on text, from Python."""
+"""Evaluation of a model, from Python."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def evaluate(
     columns of `examples`. Default: the run's own, or one of GLUE's names. `encoding`: of `text` or `examples`, such as
     cp1252; default: the run's for `examples`, else UTF-8.
 
-    Raises `InputError` if more than one is asked for, for a value that the measurement does not use or the model does
-    not take, and where the model has nothing to be measured on.
+    Raises `InputError` for more than one measurement, for a value that the measurement does not use or the model does
+    not accept, and without data to measure on.
     """
     places = location_if_any(store), location_if_any(blimp), location_if_any(text), location_if_any(examples)
     columns = _columns(text_column), None if text_pair is None else str(text_pair), _columns(label)

@@ -1,5 +1,5 @@
-"""A Python program's arguments: checked by the annotations of what it calls, and locations and configurations as plain
-values."""
+"""A Python program's arguments: checked by the annotations of the called function, and locations and configurations as
+plain values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def checked(function: Function) -> Function:
 
 
 def _in_python(said: str, names: Container[str]) -> str:
-    """Arguments in the place of a command's options of the same names. Whole commands, in backticks, stay."""
+    """Replaces a command's options by arguments of the same names. Whole commands, in backticks, stay."""
 
     def argument(option: re.Match[str]) -> str:
         return name if (name := option[1].replace("-", "_")) in names else option[0]
@@ -79,7 +79,7 @@ def _in_python(said: str, names: Container[str]) -> str:
 
 
 def _of_python(value: Any) -> Any:
-    """Python's number, string or list for one of NumPy's, and a list of what an iterator yields."""
+    """Python's number, string or list for one of NumPy's, and a list for an iterator."""
     if isinstance(getattr(value, "ndim", None), int) and callable(listed := getattr(value, "tolist", None)):
         return listed()
     return list(value) if isinstance(value, Iterator) else value
@@ -87,7 +87,7 @@ def _of_python(value: Any) -> Any:
 
 def _refused(name: str, value: Any, adapter: TypeAdapter[Any]) -> InputError:
     fix = "give a function"
-    with suppress(PydanticInvalidForJsonSchema):  # of functions, and of nothing else
+    with suppress(PydanticInvalidForJsonSchema):  # only functions raise it
         schema = adapter.json_schema()
         kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
         takes = [settings.takes(kind) for kind in kinds if kind.get("format") != "path"]
@@ -153,8 +153,8 @@ def _merge(values: dict[str, Any], additions: Mapping[str, Any], above: str) -> 
 
 
 def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, str]:
-    """Sets keys of a nested configuration, and returns what is blamed for each. Raises `ConfigError` for one that names
-    a section."""
+    """Sets keys of a nested configuration, and returns the source of each for errors. Raises `ConfigError` for a key
+    that names a section."""
     blamed = {}
     for dotted, value in plain(overrides, "overrides").items():
         if isinstance(value, dict) and "." not in dotted:

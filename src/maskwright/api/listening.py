@@ -18,8 +18,8 @@ OnSave = Callable[[int, str], object]
 
 
 class Listener:
-    """Calls back for news of a run: `hear` reports the lines and checkpoints that are new since its last call, or since
-    the listener was made. Raises `InputError` for anything that cannot be called."""
+    """Calls back for news of a run: `hear` reports the lines and checkpoints since its last call, or since the listener
+    was made. Raises `InputError` for anything that cannot be called."""
 
     def __init__(self, run: str, on_log: OnLog | None, on_evaluate: OnLog | None, on_save: OnSave | None) -> None:
         for name, function in {"on_log": on_log, "on_evaluate": on_evaluate, "on_save": on_save}.items():
@@ -30,14 +30,14 @@ class Listener:
         self.directory = RunDirectory(run)
         self.on_log, self.on_evaluate, self.on_save = on_log, on_evaluate, on_save
         self.failed = set[str]()
-        self.file, self.read = 0, 0  # its inode, and how many of its bytes
+        self.file, self.read = 0, 0  # its inode, and the number of its bytes that were read
         self.heard = {*self._lines()}
         self.saved = {*whole_steps(self.directory.checkpoints)}
 
     def hear(self) -> None:
         if self.on_log is not None or self.on_evaluate is not None:
             for line in self._lines():
-                if line not in self.heard:  # each has the time in it
+                if line not in self.heard:  # each contains the time
                     self.heard.add(line)
                     self._tell(line)
         if self.on_save is not None:
@@ -72,7 +72,7 @@ class Listener:
     def _call(self, name: str, function: Callable[..., object], *arguments: Any) -> None:
         try:
             function(*arguments)
-        except (Exception, SystemExit) as error:  # the user's; KeyboardInterrupt ends the run
+        except (Exception, SystemExit) as error:  # the user's own; KeyboardInterrupt ends the run
             if name not in self.failed:
                 self.failed.add(name)
                 warn(f"{name} raised {type(error).__name__}: {error}; the run continues, and so do the calls")

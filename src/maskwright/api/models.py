@@ -36,18 +36,18 @@ class Model:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of a fine-tuned model that has some."""
+        """Labels of a fine-tuned model, if it has any."""
         return self.trained.labels
 
     @property
     def task(self) -> str:
-        """`masked_lm`, or what the model was fine-tuned for, such as `single_label_classification`."""
+        """`masked_lm`, or the fine-tuned task, such as `single_label_classification`."""
         return self.trained.task.kind if self.trained.task else "masked_lm"
 
     @checked
     def fill(self, text: str, *, top: Count = 5) -> list[list[Guess]]:
-        """For each mask of the text, written as the tokenizer has it (`<mask>`, `[MASK]`), the likeliest tokens with
-        their probabilities. Raises `InputError` for what is no single text, for one without a mask, or too long."""
+        """For each mask of the text, in the tokenizer's form (`<mask>`, `[MASK]`), the likeliest tokens with their
+        probabilities. Raises `InputError` unless it is a single text, with a mask, and not too long."""
         return fill.fill(self.whole, text, top=top)
 
     @checked
@@ -74,7 +74,7 @@ class Model:
         A text is a string, a pair (text, text) or (question, context), or the words of one to tag; a string is
         split at white space and punctuation. The number of texts that were cut is printed on stderr. Raises
         `InputError` for a model that has learned no task, a question without its context, and for probabilities of a
-        model that has none."""
+        model without them."""
         task = self.trained.require_task()
         kinds = {"token_classification": "words", "question_answering": "question"}
         examples = _examples(texts, kinds.get(task.kind, "text"))
@@ -121,13 +121,13 @@ def load(model: Location, *, device: Device = "auto") -> Model:
     """The model of a run (its best or newest checkpoint), of a folder that `transformers` reads, or
     `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, `mps`, or `auto`, the best there is.
 
-    Raises `InputError`, `ModelError` or `CheckpointError` where there is no usable model."""
+    Raises `InputError`, `ModelError` or `CheckpointError` without a usable model."""
     return Model(load_model(location(model), bare=True), device)
 
 
 def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     """`given` may be a column of a data frame. `kind`: words, question, text, which may be a pair, or single, which may
-    not. Raises `InputError` for what is no sequence of such texts."""
+    not. Raises `InputError` for anything but a sequence of such texts."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise InputError(f"{given!r:.40} is no list of texts", where="texts", fix="give a list, even of one text")
     texts = list(given)
@@ -140,7 +140,7 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
         if any(not isinstance(part, str) for part in parts):
             raise InputError(f"{text!r:.40} is no text", where=where, fix="give strings")
         if any(not part.strip() for part in parts):
-            raise InputError("is empty" if len(parts) < 2 else "has an empty part", where=where, fix="take it out")
+            raise InputError("is empty" if len(parts) < 2 else "has an empty part", where=where, fix="remove it")
         if kind == "words":
             example = Example("texts", number)
             words = replace(example, words=tuple(parts))

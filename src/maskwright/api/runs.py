@@ -1,4 +1,4 @@
-"""A run directory as a value: what it has measured, and what can be made of it."""
+"""A run directory as a value: its measurements, and its uses."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Page:
-    """A page in one file, which needs nothing else."""
+    """A page in one self-contained file."""
 
     html: str
 
     def save(self, path: Location) -> None:
-        """As `.html`. Raises `InputError` for another ending, and where there is no such folder, and `MaskwrightError`
-        where the disk fails."""
+        """Writes `.html`. Raises `InputError` for another ending and for a missing folder, and `MaskwrightError` if the
+        disk fails."""
         place = location(path)
         output.require_ending(place, (".html",), place)
         with output.writer(place) as file:
             file.write(self.html.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
-        """In a frame of its own: its style is not the notebook's."""
+        """In a frame of its own, since its style is not the notebook's."""
         return f'<iframe srcdoc="{escape(self.html)}" style="width: 100%; height: 48rem; border: 0"></iframe>'
 
 
@@ -86,31 +86,31 @@ class Run:
         return storage.read_json(path) if os.path.exists(path) else None
 
     def frame(self) -> Any:
-        """`metrics` as a `pandas.DataFrame`: the step is its index, a row a step, a column a number. Raises
-        `InputError` where pandas is not installed."""
+        """`metrics` as a `pandas.DataFrame`: the step is its index, with a row for each step and a column for each
+        number. Raises `InputError` if pandas is not installed."""
         if not installed("pandas"):
-            raise InputError("a data frame takes the package pandas", fix="pip install pandas, or take `metrics`")
+            raise InputError("a data frame needs the package pandas", fix="pip install pandas, or use `metrics`")
         pandas = importlib.import_module("pandas")
         lines = self.metrics
         frame = pandas.DataFrame(lines, columns=None if lines else ["step"]).groupby("step").first()
         return frame.drop(columns="judges", errors="ignore")
 
     def plot(self, *others: Location) -> Page:
-        """The curves of `maskwright report`, of this run and of `others` over it, which are runs or their folders:
-        losses, rates, gradient norm, speed. A notebook draws them below the cell. Raises `InputError` for what is no
-        run, and for one that is given twice."""
+        """The curves of `maskwright report`, of this run and, over it, of `others` (runs or their folders): losses,
+        rates, gradient norm, speed. A notebook draws them below the cell. Raises `InputError` for anything but a run,
+        and for a run that is given twice."""
         runs = read_all([self.location, *map(location, others)])
         title = ", ".join(run.name for run in runs)
         return Page(html(title, [ReportSection("", tuple(curves(runs)))]))
 
     def report(self, *others: Location) -> Page:
-        """The page of `maskwright report`: curves, what happened, data, configuration, commands. `others`, and what is
-        raised, as for `plot`."""
+        """The page of `maskwright report`: curves, what happened, data, configuration, commands. `others` and errors
+        are as for `plot`."""
         title, sections = contents(read_all([self.location, *map(location, others)]))
         return Page(html(title, sections))
 
     def load(self, *, device: Device = "auto") -> Model:
-        """The model of the newest checkpoint, or of the best where the run has chosen one."""
+        """The model of the newest checkpoint, or of the best if the run has chosen one."""
         from maskwright.api.models import load
 
         return load(self.location, device=device)
@@ -135,7 +135,7 @@ class Run:
     @property
     def _directory(self) -> RunDirectory:
         if storage.is_url(self.location):
-            fix = "`plot`, `report` and `maskwright.load` read it; else copy it here"
+            fix = "use `plot`, `report` or `maskwright.load`, or copy it here"
             raise InputError("is not on this machine", where=self.location, fix=fix)
         directory = RunDirectory(self.location)
         directory.require()

@@ -24,7 +24,7 @@ Text = Location | Sequence[Location]
 
 @dataclass(frozen=True)
 class Store:
-    """A token store: the text of `prepare`, encoded. Raises `StoreError` when it is first read and is none."""
+    """A token store: the text of `prepare`, encoded. Raises `StoreError` at the first read if it is none."""
 
     location: str
 
@@ -33,8 +33,8 @@ class Store:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What the store's own record says: counts, options, checksums, the number of source files and the first ten
-        (docs/token-store.md). `sources` has all of them."""
+        """The store's own record: counts, options, checksums, the number of source files and the first ten
+        (docs/token-store.md). `sources` lists all of them."""
         return TokenStore(self.location).manifest
 
     @property
@@ -44,7 +44,7 @@ class Store:
 
     @property
     def fingerprint(self) -> str:
-        """What runs remember of it: a digest of its content."""
+        """The digest of its content that runs record."""
         return TokenStore(self.location).fingerprint
 
     @checked
@@ -80,8 +80,8 @@ def train_tokenizer(
 ) -> str:
     """Trains a tokenizer on up to `max_bytes` of `text`, writes the folder `to`, and returns its location.
 
-    It takes the options of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
-    folder that holds a tokenizer, `SourceError` for text that cannot be read.
+    Options as for `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a folder that
+    holds a tokenizer, `SourceError` for text that cannot be read.
     """
     sources, folder = TextReading(layout, text_column, on_bad_input, encoding).open(locations(text)), location(to)
     if kind == "characters" or kind == "kmer":
@@ -122,8 +122,8 @@ def prepare(
 ) -> Store:
     """Encodes documents into the store `to` on all cores, or in `workers` processes, or continues one that was stopped.
 
-    `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. It takes the options of `maskwright data prepare`. Raises
-    `InputError`, and `SourceError` with file and line.
+    `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. Options as for `maskwright data prepare`. Raises `InputError`,
+    and `SourceError` with file and line.
     """
     sizes = keep_duplicates, min_characters, max_characters, shard_tokens, encoder
     kept = Kept(valid_fraction, tuple(locations(valid_files or ())), *sizes)

@@ -1,4 +1,4 @@
-"""Training from Python: the command in a process of its own, heard through the files of its run directory."""
+"""Training from Python: the command in a process of its own, followed through the files of its run directory."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def pretrain(
     with the step and the folder of a checkpoint. They run in the caller's thread, and the training does not wait
     for them. If one raises, you get a warning, and the run continues.
 
-    Raises `InputError` (its kinds name the file or key), `HealthError`, and `StoppedEarly` where a limit or a stop
-    request ended this start: the same call continues. Interrupted from the keyboard, it first lets the run save;
-    interrupted again, it ends the run at once. The run does not outlive this program, nor the thread that calls.
+    Raises `InputError` (its kinds name the file or key), `HealthError`, and `StoppedEarly` if a limit or a stop request
+    ended this start; the same call continues. Interrupted from the keyboard, it first lets the run save; interrupted
+    again, it ends the run at once. The run outlives neither this program nor the calling thread.
     """
     options = [f"--from={location(begin_from)}"] if begin_from else []
     options += ["--fresh-optimizer"] * fresh_optimizer
@@ -84,7 +84,7 @@ def finetune(
     on_evaluate: OnLog | None = None,
     on_save: OnSave | None = None,
 ) -> Run:
-    """Trains a model on labelled examples and judges it: `Run.results` has its scores. `pretrain`
+    """Trains a model on labelled examples and judges it; `Run.results` holds its scores. `pretrain`
     describes the other parameters and the errors."""
     options = _limits(stop_after_hours, stop_after_steps, processes)
     return _train("finetune", config, run, overrides or {}, options, (on_log, on_evaluate, on_save))
@@ -118,13 +118,13 @@ def _train(
         error = read_error(error_file)
     if error is None:
         what = f"the training process ended with {process.returncode} and gave no reason"
-        fix = "look into its log.txt; the same call continues a run that has saved something"
+        fix = "read its log.txt; the same call continues a run that has saved"
         error = JobError(what, max(process.returncode, 1), where=place, fix=fix)
     raise error
 
 
 def _checked(verb: Kind, config: Config, overrides: Mapping[str, Any], folder: str) -> str:
-    """Location of the YAML to train with, refused here if anything is wrong with it. Overrides are written into it: a
+    """Location of the YAML to train with, refused here if it has an error. Overrides are written into it, since a
     command line is visible to all users."""
     if isinstance(config, str | os.PathLike) and not overrides:
         place = os.fspath(config)
@@ -146,8 +146,8 @@ def _checked(verb: Kind, config: Config, overrides: Mapping[str, Any], folder: s
 
 @contextlib.contextmanager
 def _started(words: Sequence[str], error_file: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs the command, with its output on this program's stderr. On an exception, it is stopped as by Ctrl-C, saves,
-    and is waited for."""
+    """Runs the command, with its output on this program's stderr. On an exception, it is stopped as by Ctrl-C, and this
+    waits until it has saved."""
     environment = {**os.environ, ERROR_FILE: error_file, PARENT: str(os.getpid())}
     with signals_wait():
         process = subprocess.Popen(
@@ -159,7 +159,7 @@ def _started(words: Sequence[str], error_file: str) -> Iterator[subprocess.Popen
             errors="replace",
             start_new_session=True,  # a Ctrl-C in the terminal is for this program to pass on
         )
-    # A thread, since a full pipe would stop the run; and sys.stderr, which in a notebook is the cell's.
+    # A thread, since a full pipe would stop the run, and sys.stderr, which in a notebook is the cell's.
     reader = threading.Thread(target=_pass_on, args=(process,), daemon=True)
     reader.start()
     try:
@@ -168,7 +168,7 @@ def _started(words: Sequence[str], error_file: str) -> Iterator[subprocess.Popen
         process.send_signal(signal.SIGINT)
         try:
             process.wait()
-        except KeyboardInterrupt:  # again: a second Ctrl-C means not to wait for the save
+        except KeyboardInterrupt:  # a second Ctrl-C, which means not to wait for the save
             process.kill()
             process.wait()
         raise
@@ -181,5 +181,5 @@ def _started(words: Sequence[str], error_file: str) -> Iterator[subprocess.Popen
 def _pass_on(process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     for line in process.stderr:
-        with contextlib.suppress(OSError, ValueError):  # closed: the pipe is read on, or the run would wait
+        with contextlib.suppress(OSError, ValueError):  # closed, but reading continues, since the run would wait
             answer(line, sys.stderr, end="")

@@ -18,8 +18,8 @@ from maskwright.verdict.results import Results
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison. `report.comparisons` has a verdict for each pair of arms and task, with the difference,
-    its interval and p; `results` every run's score and predictions."""
+    """A finished comparison. `report.comparisons` holds a verdict for each pair of arms and task, with the difference,
+    its interval and p; `results` holds every run's score and predictions."""
 
     location: str
     results: Results
@@ -51,7 +51,7 @@ def compare(
     already in the folder `to` are not repeated.
 
     `models`: run directories, Hugging Face folders, `random`, `linear` (without a transformer), or `bm25` (only for
-    retrieval); `NAME=PATH` gives an arm a name. `tasks`: YAMLs of fine-tunings that have a test set, for labels or
+    retrieval); `NAME=PATH` gives an arm a name. `tasks`: YAMLs of fine-tunings with a test set, for labels or
     retrieval. `base`: the arm to compare the others with; may be `random`, `linear` or `bm25`. Default: the first.
     Fewer than 6 `seeds` cannot show anything. `workers`: fine-tunings to run at the same time; their output is in the
     folder's logs. See docs/compare.md. Raises `InputError` before the first run, `JobError` for a run that failed.

@@ -1,1 +1,1 @@
-"""The commands by what a person does with them. typer is imported here and nowhere else."""
+"""The commands, grouped by the user's task. Only this package imports typer."""

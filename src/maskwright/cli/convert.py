@@ -64,7 +64,7 @@ def data_convert(
     if to_format is not None:
         return _write_out(src, to, to_format, as_json)
     if tokenizer is None:
-        fix = "give --tokenizer FOLDER, the one that made the ids: ids mean nothing without it"
+        fix = "give --tokenizer FOLDER with the tokenizer that made the ids"
         raise InputError("--tokenizer is needed", fix=fix)
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
     reading: Any = {
@@ -85,6 +85,6 @@ def _write_out(src: list[str], to: str, to_format: Written, as_json: bool) -> No
     from maskwright.data.store import TokenStore
 
     if len(src) != 1:
-        raise InputError(f"--to-format goes with one token store, not {len(src)}", fix="write them one by one")
+        raise InputError(f"--to-format needs one token store, not {len(src)}", fix="convert them one by one")
     written = write_out(TokenStore(src[0]), to, to_format)
     print_result(f"{to}: {sum(written.values()):,} documents as {to_format}", {"documents": written}, as_json)

@@ -159,7 +159,7 @@ def require_yes(question: str, where: str, otherwise: str) -> None:
     from maskwright.core.errors import EndedAsAsked, InputError
 
     if not sys.stdin.isatty():
-        raise InputError("cannot ask for confirmation without a terminal", where=where, fix="--yes skips it")
+        raise InputError("cannot ask for confirmation without a terminal", where=where, fix="add --yes")
     answer(f"{question} Only 'yes' is a yes: ", sys.stderr, end="")
     if sys.stdin.readline().strip() != "yes":
         raise EndedAsAsked(otherwise)

@@ -65,10 +65,10 @@ def image(
     try:
         done = subprocess.run(words, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
     except FileNotFoundError:
-        fix = "install it, or let Cloud Build do it: --staging gs://bucket/folder"
+        fix = "install it, or use Cloud Build with --staging gs://bucket/folder"
         raise InputError("is not installed, or not on the path", where="docker", fix=fix) from None
     if done.returncode:
-        raise MaskwrightError(f"docker ended with {done.returncode}", where=name, fix="its lines above say why")
+        raise MaskwrightError(f"docker ended with {done.returncode}", where=name, fix="read its lines above")
     _print(module.Image(name, "", True), as_json)
 
 

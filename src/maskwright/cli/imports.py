@@ -78,7 +78,7 @@ def _weights(source: str, folder: str | None, as_json: bool) -> None:
         warn(f"{folder} has no tokenizer: copy the model's into it (tokenizer.json, or vocab.json and merges.txt)")
     if made.task != "masked_lm":
         kind = f"has the head of {made.task}" if made.task else "is a bare encoder"
-        warn(f"{folder} {kind}, so it guesses no masked words; pretraining gives it a new head, which has to learn")
+        warn(f"{folder} {kind}, so it predicts no masked words; pretraining adds a new head, which must be trained")
     lines = [
         f"{made.folder}: {made.tensors} tensors. Computed with them, the model's numbers differ by at most "
         f"{made.difference:.2g} from transformers' and {made.compared_with}.",

@@ -46,7 +46,7 @@ from maskwright.core.library_errors import is_out_of_memory, is_panic
 from maskwright.core.signals import ending, raise_on
 from maskwright.processes.parent import PARENT, write_error
 
-MORE_MEMORY = "end other programs, or take a machine with more memory"
+MORE_MEMORY = "end other programs, or use a machine with more memory"
 LESS_MEMORY = {
     "pretrain": "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch",
     "finetune": "raise batch.virtual_workers, so that fewer of batch.examples are computed at once",
@@ -111,12 +111,12 @@ def run(arguments: list[str]) -> int:
 
 
 def _misused(error: Any, words: list[str], as_json: bool) -> int:
-    """Shows the mistake in a command line: an option that there is not, one that is missing, or with a wrong value. For
-    other mistakes, typer has a sentence."""
+    """Shows the mistake in a command line: an unknown or missing option, or a wrong value. typer words other
+    mistakes."""
     from maskwright.config.foreign_names import COMMANDS
 
     path, parameter = error.ctx.command_path if error.ctx else f"maskwright {words[0]}", getattr(error, "param", None)
-    fix = COMMANDS.get(" ".join(words[:2]), f"`{path} --help` shows what it takes")
+    fix = COMMANDS.get(" ".join(words[:2]), f"see `{path} --help`")
     misused = InputError(error.format_message().rstrip("."), where=path, fix=fix)
     if hasattr(error, "possibilities"):
         from maskwright.cli.mistyped import unknown_options
@@ -143,7 +143,7 @@ def _misused(error: Any, words: list[str], as_json: bool) -> int:
 
 def _explain(error: BaseException, command: str, beside: bool, as_json: bool) -> int:
     """Shows an error in one line, and returns the exit code. Of the ranks that share this terminal, the first reports
-    the fate of others; those `beside` it do not."""
+    lost ranks, and the ones `beside` it do not."""
     error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
         write_error(error)
@@ -177,7 +177,7 @@ def main() -> NoReturn:
 
 
 def end(code: int) -> NoReturn:
-    """Exits at once: Python needs a second to tear torch down, and a signal or a thread could change the exit code."""
+    """Exits at once, since Python needs a second to unload torch, in which the exit code could change."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # the reader has gone
             stream.flush()

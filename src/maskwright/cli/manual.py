@@ -1,4 +1,4 @@
-"""How a function becomes a command: its signature has the types and defaults, its docstring the manual.
+"""Makes a function a command: its signature gives the types and defaults, its docstring the manual.
 
     \"\"\"Write a page about a run.
 
@@ -8,14 +8,14 @@
     --port 0≤N≤65535 (--web): Port to listen on.
     \"\"\"
 
-The first paragraph is the command's help. Below it, an entry has what users type, a placeholder for the value with its
-bounds, and the help; indented lines continue it. The parameter's name stands first where it is another. The parentheses
-name what the option goes with: `(--web)`, it has no effect without --web; `(no --web)`, none with it; `(--kind bpe)` or
-`(no --kind bpe|words)`, only with this value, or not with these. To type it otherwise is an error, in every command.
+The first paragraph is the command's help. Below it, an entry gives the option, a placeholder for the value with its
+bounds, and the help; indented lines continue it. The parameter's name comes first if it differs. Parentheses name the
+options on which the option depends: `(--web)`, no effect without --web; `(no --web)`, no effect with it; `(--kind bpe)`
+or `(no --kind bpe|words)`, only with this value, or not with these. Any other use is an error, in every command.
 A line such as `Labels:` begins a panel: the help lists the options below it under this title.
 
-A parameter whose type is a dataclass stands for the fields of the class, and the docstring of the class has their
-entries. `Without` leaves some out.
+A parameter whose type is a dataclass stands for the fields of the class, whose docstring holds their entries. `Without`
+leaves some out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ManualEntry(NamedTuple):
     """An option or argument in a manual."""
 
     words: str
-    """What is typed, such as `--follow,-f`; for an argument its placeholder."""
+    """The option as typed, such as `--follow,-f`; for an argument its placeholder."""
     help: str
     metavar: str | None = None
     min: float | None = None
@@ -220,7 +220,7 @@ def _number(kind: type, least: float | None, most: float | None, value: Any) -> 
         number = kind(value)
         if (least is None or number >= least) and (most is None or number <= most):
             return number
-    from maskwright.config.settings import Refused, no_number, takes  # pydantic, which `--help` need not wait for
+    from maskwright.config.settings import Refused, no_number, takes  # pydantic, for which `--help` need not wait
 
     schema = {"type": "integer" if kind is int else "number", "minimum": least, "maximum": most}
     schema = {key: limit for key, limit in schema.items() if limit is not None}
@@ -228,7 +228,7 @@ def _number(kind: type, least: float | None, most: float | None, value: Any) -> 
 
 
 def _require_effect(context: typer.Context, entries: Mapping[str, ManualEntry]) -> None:
-    """Raises `InputError` for an option that has no effect, by what it goes with."""
+    """Raises `InputError` for an option that has no effect, by the options on which it depends."""
     typed = {name: each for each in context.command.params if _is_typed(context, each.name) for name in each.opts}
     for option, given in typed.items():
         if given.name not in entries or not (goes_with := entries[given.name].goes_with):

@@ -1,4 +1,4 @@
-"""Options of other programs in a command line: what to type in the place of each, and the whole line corrected."""
+"""Options of other programs in a command line: the replacement of each, and the whole line corrected."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _Unknown(NamedTuple):
     option: str
     advice: str
     words: list[str]
-    """The words to type in its place; none where a sentence alone can say it."""
+    """The words to type instead; none if the advice is a sentence."""
 
 
 def unknown_options(error: Any, words: list[str]) -> InputError:
-    """The error for all unknown options of a command line, of which the parser has met one. `words`: the line behind
-    `maskwright`."""
+    """The error for all unknown options of a command line, although the parser has met only one. `words`: the line
+    after `maskwright`."""
     path = error.ctx.command_path
     begin = path.split()[1:]
     reader = _Reader(error.ctx.command, path, is_labelled=_is_labelled(words))
@@ -53,7 +53,7 @@ def _is_labelled(words: list[str]) -> bool:
 
 
 class _Reader:
-    """Reads the words behind a command's name as the parser does, and puts ours in the place of unknown options."""
+    """Reads the words after a command's name as the parser does, and replaces unknown options by ours."""
 
     def __init__(self, command: Any, path: str, *, is_labelled: bool) -> None:
         self.path, self.compares = path, command.name == "compare"
@@ -95,7 +95,7 @@ class _Reader:
     def _advice(self, option: str) -> str:
         """An option of ours, keys, or a sentence."""
         if option == "--json":
-            return "put it behind the command, as in `maskwright doctor --json`"
+            return "put it after the command, as in `maskwright doctor --json`"
         name, keys = option.lstrip("-").replace("-", "_"), keys_of(self.guide.section)
         if moved := COMMANDS.get(f"{self.path.partition(' ')[2]} --{name}"):
             return moved
@@ -107,7 +107,7 @@ class _Reader:
             return near[0]
         advice = self.guide.nearest(name) if "--set" in self.known else None
         if self.compares and (own := next((key for key in keys_in(advice or "") if key in OF_A_COMPARISON), None)):
-            return f"leave it out: a comparison sets {own} itself"
+            return f"leave it out, since a comparison sets {own} itself"
         return advice or f"`{self.path} --help` lists them"
 
     def _values(self, advice: str, rest: list[str]) -> int:
@@ -127,7 +127,7 @@ class _Reader:
             return _Unknown(option, f"did you mean {advice}?", words)
         words = keys_in(advice)
         if words and not any("=" not in word for word in words) and value.lower() in FALSE:
-            return _Unknown(option, "leave it out: it is off", [])
+            return _Unknown(option, "leave it out, since it is off", [])
         given = self.guide.overrides(advice, value)
         if isinstance(given, str):
             return _Unknown(option, given, [])

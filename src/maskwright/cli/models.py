@@ -84,8 +84,8 @@ def _launch(
     """Trains as the driver of a Ray job, or in several processes of this machine; not if this process is to train by
     itself. `dry_run` only checks the options.
 
-    Returns whether it has trained, and how many processes train together, on all machines; None for those of this
-    start."""
+    Returns whether it has trained, and how many processes train together, on all machines; None for the processes of
+    this start."""
     from maskwright.launch import local, topology
     from maskwright.launch.ray import gang
 
@@ -116,7 +116,7 @@ def _say_what_would_happen(ready: Prepared, processes: int | None, nodes: int | 
     try:
         more = ready.time_here(this_machine(ready.config, processes, nodes or 1)) or ""
     except ConfigError as error:  # the device is absent
-        more = f"time here: not known: {error}"
+        more = f"time here: unknown: {error}"
     if as_json or more:
         print_result(more, {"lines": f"{known}\n{more}".splitlines(), "warnings": warnings}, as_json)
 
@@ -298,7 +298,7 @@ def fill(model: Model, text: list[str], top: int = 5, as_json: AsJson = False) -
 
 
 def _legible(token: str) -> str:
-    """The token, quoted if it has no letter or digit: white space and marks are hard to see among other words."""
+    """The token, quoted if it has no letter or digit, since white space and marks are hard to see among other words."""
     return token.strip() if any(map(str.isalnum, token)) else repr(token)
 
 

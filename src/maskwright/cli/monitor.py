@@ -1,4 +1,4 @@
-"""The commands on a run that trains, or trained, anywhere; `places.py` knows where."""
+"""The commands on a run that trains, or trained, anywhere, which `places.py` finds."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Commands(CommandGroup):
             from maskwright.config.foreign_names import COMMANDS
 
             near = get_close_matches(args[0], self.commands, 1)
-            known = f"did you mean {near[0]}?" if near else f"`{ctx.command_path} --help` lists them"
+            known = f"did you mean {near[0]}?" if near else f"see `{ctx.command_path} --help`"
             name = args[0].lower().replace("-", "_")
             within = ctx.command_path.partition(" ")[2]
             advice = COMMANDS.get(f"{within} {name}".strip()) or COMMANDS.get(name) or known
@@ -114,8 +114,8 @@ Address = Annotated[str | None, ManualEntry("--address", HEAD_OF_RAY, "URL")]
 
 @dataclass(frozen=True)
 class OldNames:
-    """Options of the Ray guidebook's job, which no help lists. A value is taken as it is, unlike that in --set, which
-    is YAML."""
+    """Options of the Ray guidebook's job, which no help lists. A value is used unchanged, unlike a value of --set,
+    which is YAML."""
 
     simulated_gpus: Annotated[int | None, ManualEntry("--simulated-gpus,--simulated_gpus", "", "N", 1, hidden=True)] = (
         None
@@ -124,7 +124,7 @@ class OldNames:
     datapath: Annotated[str | None, ManualEntry("--datapath", "", "PATH", hidden=True)] = None
 
     def added_to(self, overrides: Sequence[str]) -> tuple[str, ...]:
-        """`--set`, and these, as `KEY=VALUE`."""
+        """`--set` and these options, as `KEY=VALUE`."""
         from maskwright.config.settings import in_flow
 
         sizes = ("batch.virtual_workers", self.simulated_gpus), ("batch.micro_batch_rows", self.b_size)
@@ -158,7 +158,7 @@ def stdout_for_document(as_json: bool) -> Iterator[TextIO]:
             with redirect_stdout(sys.stderr):
                 yield documents
         finally:
-            with lost_terminal_is_no_error():  # closing tries once more to write, to a reader that may have gone
+            with lost_terminal_is_no_error():  # closing writes once more, to a reader that may have gone
                 documents.close()
     finally:
         os.dup2(kept, 1)

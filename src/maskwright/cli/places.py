@@ -1,6 +1,6 @@
 """All places to run: the single list of their names, and the single parser of a run's address there.
 
-A place is imported when it is chosen. Nothing here knows typer, so a program may use it as the command line does.
+A place is imported when it is chosen. Nothing here uses typer, so a program may use it as the command line does.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _listed() -> str:
 
 def run(location: str, address: str | None = None, *, options: frozenset[str] = frozenset()) -> RunTarget:
     """The run at an address: a run directory, the URL of a copy, ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
-    Raises `InputError` if one of the given `options` means nothing there."""
+    Raises `InputError` if one of the given `options` is unsupported there."""
     target = _run(location, address)
     options_given = options | ({"--address"} if address is not None else set())
     for option in sorted(options_given - target.takes):

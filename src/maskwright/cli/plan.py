@@ -1,4 +1,4 @@
-"""The command that says what a run will take, here and elsewhere."""
+"""The command that estimates a run, here and elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 PROBE_SECONDS = 15.0
-"""Time of the steps that are measured here."""
+"""Duration of the steps that are measured here."""
 
 
 @command(app, "plan")
@@ -65,7 +65,7 @@ def plan(
     elif isinstance(resolved, FinetuneConfig):
         work, ready = finetune.planned(resolved, examples)
     else:
-        what = "is a retrieval task, which sentence-transformers trains: how long that takes is not known"
+        what = "is a retrieval task, which sentence-transformers trains for an unknown time"
         raise ConfigError(what, where=config, fix="plan a task with labels, or pretraining")
     estimates: list[Estimate] = []
     for name, places in requested:

@@ -1,4 +1,4 @@
-"""`maskwright data pregenerate`, with the names of pytorch-transformers' script, underscores and hyphens alike."""
+"""`maskwright data pregenerate`, with the names of pytorch-transformers' script, with underscores or hyphens."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class _PlaceCommands(CommandGroup):
 
 
 def _function(name: str, kind: type[Place]) -> Any:
-    """The command's function: the place's arguments and options are those of its class."""
+    """The command's function, with the arguments and options of the place's class."""
 
     def submit(
         where: Any,
@@ -57,7 +57,7 @@ def _function(name: str, kind: type[Place]) -> Any:
         def print_submission(submission: Submission) -> None:
             answer(as_document({"place": name, **asdict(submission)}), stdout)
 
-        with redirect_stdout(sys.stderr):  # where a job that is followed shows its lines
+        with redirect_stdout(sys.stderr):  # since a followed job shows its lines
             target.submit(where, training, dry_run=dry_run, on_submission=print_submission)
 
     submit.__doc__ = f"""{PLACES[name]}

@@ -20,7 +20,7 @@ NAMESPACE = "maskwright"
 
 
 def access(environment: Environment) -> Access:
-    """Asks Google only when a command runs: `kubectl` raises its `CloudError`s, "missing" without a cluster."""
+    """Asks Google only when a command runs, so `kubectl` raises its `CloudError`s, "missing" without a cluster."""
     google = Google(environment.project)
 
     @lru_cache(maxsize=1)
@@ -29,7 +29,7 @@ def access(environment: Environment) -> Access:
         cluster = google.call("container", "GET", where)
         dns = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
         if not dns.get("endpoint"):
-            fix = "`maskwright env up` turns it on"
+            fix = "turn it on with `maskwright env up`"
             raise CloudError("has no DNS endpoint", reason="missing", where=where, fix=fix)
         return f"https://{dns['endpoint']}"
 

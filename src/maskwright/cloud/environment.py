@@ -286,7 +286,7 @@ class Environment(Section):
     def _labels_are_labels(cls, value: dict[str, str]) -> dict[str, str]:
         for key in value:
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or key == ENVIRONMENT_LABEL:
-                fix = f"use up to 63 of a-z, 0-9, _ and -, a letter first; {ENVIRONMENT_LABEL} is reserved"
+                fix = f"use up to 63 of a-z, 0-9, _ and -, with a letter first; {ENVIRONMENT_LABEL} is reserved"
                 raise Refused(f"{key[:70]!r} is not a valid label name", fix=fix)
         return value
 
@@ -321,7 +321,7 @@ class Environment(Section):
 
     @property
     def accelerators(self) -> list[Accelerator]:
-        """What its jobs compute on, for each of which there is an image."""
+        """Kinds of device of its jobs, with an image for each."""
         return [nodes.computes_on for nodes in self.hosts.values()] or ["cpu"]
 
     @property
@@ -392,7 +392,7 @@ def region_of(zone: str) -> str:
 
 
 def read_environment(location: str) -> Environment:
-    """Raises `ConfigError` (exit 2), also for a YAML that holds a secret: all of it ends up in Terraform's state."""
+    """Raises `ConfigError` (exit 2), also for a YAML with a secret, since all of it is stored in Terraform's state."""
     values = read_yaml(location, "start with `name:`, `project:` and `zone:`")
     if "data" in values and "schedule" in values and "project" not in values:
         raise ConfigError("is the YAML of a run, not of an environment", where=location, fix="see docs/google-cloud.md")
@@ -401,12 +401,12 @@ def read_environment(location: str) -> Environment:
 
 def build_environment(values: dict[str, Any], where: str) -> Environment:
     if redact(text := str(values)) != text:
-        fix = "remove it: jobs have a service account, and `submit --env NAME` passes a variable by its name"
+        fix = "remove it; jobs have a service account, and `submit --env NAME` passes a variable by its name"
         raise ConfigError("holds a secret", where=where, fix=fix)
     try:
         return Environment.model_validate(values)
     except ValidationError as error:
-        known = "`maskwright schema environment` lists the keys and what each takes"
+        known = "see the keys in `maskwright schema environment`"
         raise Guide(Environment, "the environment", known).explain(error, where) from None
 
 

@@ -77,16 +77,16 @@ def find_nodes(environment: Environment, location: str, target: str | None) -> S
     if not kinds:
         raise InputError("has neither slice nor group", where=location, fix="add a section `slice:` or `group:`")
     if target is None and len(kinds) > 1:
-        raise InputError("has a slice and a group", where=location, fix="--target slice, or --target group")
+        raise InputError("has a slice and a group", where=location, fix="add --target slice or --target group")
     if target is not None and target not in kinds:
-        raise InputError(f"has no {target}", where="--target", fix=f"--target {kinds[0]}, or add it to {location}")
+        raise InputError(f"has no {target}", where="--target", fix=f"give --target {kinds[0]}, or add it to {location}")
     return environment.hosts[target or kinds[0]]
 
 
 def filled_in(
     place: OnKubernetes, environment: Environment, nodes: Slice | Group, made: EnvironmentRecord
 ) -> OnKubernetes:
-    """The place with what the environment has. Options that were given stay."""
+    """The place with the environment's values. Given options stay."""
     mount = environment.mount_point
     mounts = [f"{objects.NFS_CLAIM}:{mount}/nfs_share"] if environment.nfs else []
     mounts += [f"{objects.DISK_CLAIM}:{mount}/shared_pd:ro"] if environment.disk and made.seeded else []
@@ -107,8 +107,8 @@ def filled_in(
 
 def in_environment(environment: Environment, command: Training) -> Training:
     """The command with its run directory in the environment, and copies of its checkpoints in the runs bucket. A bare
-    name lies on NFS if there is one, else in the pod, from whose end only the copies are left. Of a path, the copies
-    have a digest in their name, since other folders may have the same last name."""
+    name lies on NFS if there is one, else in the pod, after which only the copies remain. Copies of a path have a
+    digest in their name, since other folders may have the same last name."""
     run, name = command.run, command.run.rstrip("/").rpartition("/")[2]
     if storage.is_url(run) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         fix = "give a name such as roberta-1, or a folder in a pod; checkpoints are also copied to the runs bucket"
@@ -136,7 +136,7 @@ def require_no_volume(environment: Environment, command: Training, location: str
 
 
 def require_fitting(place: OnKubernetes, nodes: Slice | Group) -> None:
-    """Raises `InputError` for options that the environment's nodes never fit: the job would wait for ever."""
+    """Raises `InputError` for options that the environment's nodes never fit, since the job would wait for ever."""
     count, gpus = place.num_nodes or nodes.hosts, place.gpus_per_node or 0
     if isinstance(nodes, Slice):
         what = f"{nodes.accelerator}:{nodes.topology}"
@@ -151,8 +151,7 @@ def require_fitting(place: OnKubernetes, nodes: Slice | Group) -> None:
 
 
 def usd_per_hour_of(environment: Environment, nodes: Slice | Group, num_nodes: int) -> float:
-    """What the nodes of a job cost by the hour, in the dearest of the placements that they may get. Raises `InputError`
-    if one has no price."""
+    """The hourly cost of a job's nodes, in the dearest possible placement. Raises `InputError` if one has no price."""
     what, count = (nodes.accelerator, nodes.chips) if isinstance(nodes, Slice) else (nodes.machine_type, num_nodes)
     costs = []
     for place in nodes.placements(environment.zone):

@@ -38,7 +38,7 @@ SHARED_DISKS = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
 
 @dataclass(frozen=True)
 class MachineFamily:
-    """What the machine types of a family have in common."""
+    """Common facts of the machine types of a family."""
 
     data_disks: tuple[str, ...] = SHARED_DISKS
     """Types of disk that its machines can attach read-only."""

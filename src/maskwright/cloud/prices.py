@@ -1,4 +1,4 @@
-"""What Google's machines, GPUs and TPU chips cost by the hour, from the dated table `prices.yaml`.
+"""Hourly prices of Google's machines, GPUs and TPU chips, from the dated table `prices.yaml`.
 
 A price that the table lacks is never guessed: it is None.
 """
@@ -18,11 +18,11 @@ from maskwright.machine.tpus import TPUS
 
 TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")
 N1 = "n1-standard-8"
-"""The machine that attached GPUs are priced with. It has 8 CPUs, and takes any number of them."""
+"""The machine with which attached GPUs are priced. It has 8 CPUs, and accepts any number of GPUs."""
 
 
 class HourlyOffer(NamedTuple):
-    """What a number of machines or chips costs under one provisioning model."""
+    """The price of a number of machines or chips under one provisioning model."""
 
     model: str
     """STANDARD or SPOT"""
@@ -73,11 +73,11 @@ def hourly_offers(what: str, region: str, count: int = 1) -> list[HourlyOffer]:
 
 
 def require_region(region: str) -> None:
-    """Raises `InputError` for a region in which nothing has a price."""
+    """Raises `InputError` for a region without prices."""
     known = sorted({region for regions in _table().values() for region in regions})
     if region not in known:
         near = difflib.get_close_matches(region, known, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+        fix = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}"
         raise InputError(f"the price table has no region {region[:40]!r}", where="--region", fix=fix)
 
 

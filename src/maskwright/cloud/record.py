@@ -31,7 +31,7 @@ class EnvironmentRecord:
     disk_type: str | None = None
     """Type of that disk. Another type is another disk too."""
     images: dict[str, str] = field(default_factory=dict)
-    """Images that were built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…, by what they compute on."""
+    """Images that were built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…, by their device."""
     number: int = field(default=0, compare=False)
     """Number of the object that it was read from; 0 before the first."""
 
@@ -49,7 +49,7 @@ class EnvironmentRecord:
 
     def built(self, environment: Environment, accelerator: Accelerator) -> str | None:
         """The image by its digest, if it has this version and is for this environment. So all pods of a job run the
-        same image, whatever was built since."""
+        same image, even after later builds."""
         name, _, digest = self.images.get(accelerator, "").partition("@")
         wanted, of_version = environment.image, f"{environment.built_image}:{__version__}-"
         if not digest or not (name == wanted if wanted else name.startswith(of_version)):
@@ -74,7 +74,7 @@ def read(environment: Environment) -> EnvironmentRecord:
         return EnvironmentRecord()
     values = root.get_json(name := f"record-{number}.json")
     if values is None or values.pop("format", None) != FORMAT:
-        fix = "use the version that wrote it, or delete the object: the one before it then counts"
+        fix = "use the version that wrote it, or delete the object, so that the previous one counts"
         raise MaskwrightError(f"is not a record of format {FORMAT}", where=f"{root.location}/{name}", fix=fix)
     return EnvironmentRecord(**values, number=number)
 

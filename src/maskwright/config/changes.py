@@ -23,14 +23,14 @@ def refuse_changes(
 ) -> dict[str, str]:
     """Returns the allowed differences between two flat configurations by key, as `key: old -> new`, in YAML.
 
-    A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
-    length; the caller checks whether the run is still in that phase. Raises `ConfigError` listing the other
-    differences, since they would make another run in the same folder.
+    A pretraining run may grow (`schedule.steps`) if its schedule has a phase that does not depend on the run's length;
+    the caller checks whether the run is still in that phase. Raises `ConfigError` listing the other differences, since
+    they would make another run in the same folder.
     """
     changed = [key for key in keys_of(kind) if old[key] != new[key]]
     listed = {key: f"{key}: {in_flow(old[key])} -> {in_flow(new[key])}" for key in changed}
     refused = [key for key in listed if key not in resumable_keys(kind) and not _is_moved(key, old[key], new[key])]
-    fix = "put the old values back, or give --run a new folder"
+    fix = "restore the old values, or give --run a new folder"
     others = [key for key in refused if key != "schedule.steps"]
     why = _why_not(old, new, others) if kind is RunConfig else ""
     if kind is RunConfig and len(refused) > len(others) and grows(old, new):
@@ -38,12 +38,12 @@ def refuse_changes(
             return listed
         again = " and ".join(f"{key} to {in_flow(old[key])}" for key in others)
         fix = (
-            f"put back {again} and let schedule.steps grow alone; or begin a new run at this one's newest checkpoint, "
+            f"restore {again} and raise schedule.steps alone; or begin a new run at its newest checkpoint, "
             f"with its own schedule: {branch_off(where)}"
         )
     elif kind is RunConfig and refused and not others:
-        longer = f"`{branch_off(where)}` trains on from its newest checkpoint in a new run"
-        fix = f"put the old value back with --set schedule.steps={old['schedule.steps']}; {longer}"
+        longer = f"or continue from its newest checkpoint in a new run: `{branch_off(where)}`"
+        fix = f"restore the old value with --set schedule.steps={old['schedule.steps']}, {longer}"
     elif kind is RunConfig and not any(_is_of_shape(key) for key in others):
         fix = back_or_branch_off(where, *(["--fresh-optimizer"] if "optimizer.kind" in others else []))
     if refused:
@@ -53,8 +53,7 @@ def refuse_changes(
 
 
 def _is_moved(key: str, old: Any, new: Any) -> bool:
-    """Whether a key names the same thing at another place: what it named is no longer there. Callers compare its
-    contents."""
+    """Whether a key's old location is gone, so that the same thing may have moved. Callers compare the contents."""
     return key in READ and _is_path(old) and _is_path(new) and not (os.path.exists(old) and os.path.exists(new))
 
 
@@ -68,19 +67,19 @@ def branch_off(begin_from: str, *options: str) -> str:
 
 
 def back_or_branch_off(run: str, *options: str) -> str:
-    """The fix of a change that a new run may have which takes the weights along."""
+    """The fix for a change that is allowed in a new run with the old weights."""
     begin = f"begin a new run at this one's newest checkpoint, with its own steps: `{branch_off(run, *options)}`"
-    return f"put the old values back; or {begin}; or give --run a new folder, to start over"
+    return f"restore the old values; or {begin}; or give --run a new folder, to start over"
 
 
 def _is_of_shape(key: str) -> bool:
-    """Whether a run with another value of the key cannot take the weights along."""
+    """Whether weights do not fit a run with another value of the key."""
     return key.startswith("model.") and not key.endswith("dropout")
 
 
 def as_begun(config: RunConfig, begun: RunConfig, warmup_share: float | None) -> RunConfig:
-    """`config` with the warm-up of the run that it continues, where both give the same share of the steps: a run that
-    gets more of them keeps the warm-up that it had. `begun`: that run's own."""
+    """`config` with the warm-up of the run that it continues, if both give the same share of the steps, since a run
+    that gets more steps keeps its warm-up. `begun`: that run's configuration."""
     share = config.schedule.warmup_share
     if share is None or warmup_share != share:
         return config
@@ -89,8 +88,8 @@ def as_begun(config: RunConfig, begun: RunConfig, warmup_share: float | None) ->
 
 
 def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether a run goes from its steps to more of them, in a schedule and phases that leave the steps so far as they
-    are."""
+    """Whether a run goes from its steps to more of them, with a schedule and phases that do not change the earlier
+    steps."""
     longer = new["schedule.steps"] > old["schedule.steps"]
     return longer and old["schedule.kind"] in GROWING and end_by_step(old["phases"], old["schedule.steps"])
 
@@ -101,9 +100,7 @@ def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str
     if (new["schedule.steps"] or 0) <= old["schedule.steps"]:
         return ""
     if old["schedule.kind"] not in GROWING:
-        return (
-            f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} depends on them"
-        )
+        return f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} cannot"
     if not end_by_step(old["phases"], old["schedule.steps"]):
         return "; only phases that end by until_step, before the run does, leave it more steps"
     if others == ["schedule.decay_steps"]:

@@ -16,7 +16,7 @@ SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """Name of a source or a held-out set, which is part of the names of its metrics."""
 
 EPOCHS_ELSEWHERE = (
-    "where the epochs lie: `maskwright data convert EPOCHS --tokenizer TOKENIZER --to store --special-tokens remove "
+    "there, run `maskwright data convert EPOCHS --tokenizer TOKENIZER --to store --special-tokens remove "
     "--valid-fraction 0`, then `maskwright data push store --to gs://BUCKET/store`, and here --set "
     "data.store=gs://BUCKET/store --set data.format=store"
 )
@@ -61,14 +61,14 @@ class Source(Section):
 
 
 def named_sources(value: Any) -> Any:
-    """{name: source} from a value of `data.mixture`: {name: {store: FOLDER, weight: 3}}, {name: FOLDER}, or the names
-    of folders with colons between them, as fairseq and its users write them."""
+    """{name: source} from a value of `data.mixture`: {name: {store: FOLDER, weight: 3}}, {name: FOLDER}, or folders
+    separated by colons, as in fairseq."""
     if isinstance(value, str):
         folders = re.split(r":(?!//)", value)
         names = [os.path.basename(folder.rstrip("/")) for folder in folders]
         (name, times), *_ = Counter(names).most_common(1)
         if times > 1:
-            raise Refused(f"{times} folders are called {name!r:.60}", fix="name them: {en: FOLDER, sw: FOLDER}")
+            raise Refused(f"{times} folders have the name {name!r:.60}", fix="name them: {en: FOLDER, sw: FOLDER}")
         value = dict(zip(names, folders, strict=True))
     if not isinstance(value, dict) or len(value) < 2:
         raise Refused(f"{value!r:.60} does not name two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
@@ -82,7 +82,7 @@ def require_weights(sources: dict[str, Source], alpha: float | None) -> None:
     """Raises `Refused` unless every source has a weight or none has."""
     without = [name for name, source in sources.items() if source.weight is None]
     if without and len(without) < len(sources):
-        raise Refused(f"{without[0]} has no weight, and others have", fix="give each source one, or none")
+        raise Refused(f"{without[0]} has no weight, but others have", fix="give each source one, or none")
     if alpha is not None and not without:
         fix = "leave one of them out"
         raise Refused("mixture_alpha computes weights from the sizes, but the sources have weights", fix=fix)
@@ -140,7 +140,7 @@ class Data(Section):
             return self
         if self.store is not None or self.format != "store" or self.arrow != Arrow():
             fix = "leave them out, as in --set data.store=null; each source may have a format and arrow of its own"
-            raise Refused("mixture takes the place of store, format and arrow", fix=fix)
+            raise Refused("mixture replaces store, format and arrow", fix=fix)
         require_weights(self.mixture, self.mixture_alpha)
         return self
 

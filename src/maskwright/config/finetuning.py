@@ -1,4 +1,4 @@
-"""Every key of a fine-tuning run's configuration, on one page. Sections that pretraining has too are its own."""
+"""Every key of a fine-tuning run's configuration, on one page. Sections of pretraining are reused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TaskKind = Literal[
 Column = str | Annotated[int, Field(ge=0)]
 """A column's name, or its number from 0 in a file without a header line."""
 Name = str | int
-"""A label as YAML has it: `- 1` is a number there, and a label all the same."""
+"""A label from YAML, where `- 1` is a number but still a label."""
 
 
 class Task(Section):
@@ -60,11 +60,11 @@ class Task(Section):
     @field_validator("labels", mode="before")
     @classmethod
     def _true_is_a_name(cls, labels: Any) -> Any:
-        """Makes YAML's booleans words: files that say `true` have a label of that name."""
+        """Makes YAML's booleans words, since a file may have a label `true`."""
         words = [*labels, *labels.values()] if isinstance(labels, dict) else labels
         if isinstance(words, list) and (other := next((word for word in words if _is_yaml(word)), words)) is not words:
             written = "null" if other is None else str(other)
-            fix = f"quote it where it is a label: '{written}'" + (", or leave it out" if other is None else "")
+            fix = f"quote it if it is a label: '{written}'" + (", or leave it out" if other is None else "")
             raise Refused(f"{written} without quotes is not a word in YAML", fix=fix)
         if labels is not None and not (isinstance(words, list) and all(isinstance(word, str | int) for word in words)):
             raise Refused(f"{labels!r:.60} is not a list of labels", fix="write [no, yes], or {0: no, 1: yes}")
@@ -80,7 +80,7 @@ class Task(Section):
             raise Refused(f"kind {self.kind} has no labels", fix="leave labels out")
         names = self.fixed_labels or ()
         if len(names) < 2 and self.kind != "multi_label_classification":
-            raise Refused(f"labels has {len(names)} entries: there is nothing to tell apart", fix="name at least two")
+            raise Refused(f"labels has {len(names)} entries, which leaves no choice", fix="name at least two")
         if len(names) != len(self.labels):
             raise Refused("labels names one label twice", fix="give each label once")
         return self
@@ -145,7 +145,7 @@ class LabelledData(Section):
     def _is_one_location(cls, value: Any) -> Any:
         if isinstance(value, list):
             fix = "name their folder, or a glob such as reviews-*.csv"
-            raise Refused(f"{value!r:.60} is a list, and one location is taken", fix=fix)
+            raise Refused(f"{value!r:.60} is a list, but one location is needed", fix=fix)
         return value
 
     @field_validator("text", "text_pair", "label", mode="before")
@@ -163,7 +163,7 @@ class LabelledData(Section):
             raise Refused("text_pair is set without text", fix="name both columns, or neither")
         texts = [*_listed(self.text), *_listed(self.text_pair)]
         if shared := [column for column in texts if column in _listed(self.label)]:
-            what = f"text and label are the same column, {shared[0]!r}: a model would read the label in the text"
+            what = f"text and label are the same column, {shared[0]!r}, so a model would read the label in the text"
             raise Refused(what, fix="name two columns")
         columns = [*texts, *_listed(self.label)]
         if len({type(column) for column in columns}) > 1:
@@ -186,7 +186,7 @@ class LabelledData(Section):
 
 
 def _is_yaml(word: Any) -> bool:
-    """Whether YAML made no word and no whole number of a label: null, 1.5, a date."""
+    """Whether YAML parsed a label as neither a word nor a whole number: null, 1.5, a date."""
     return word is None or isinstance(word, float | date)
 
 
@@ -201,7 +201,7 @@ def _listed(column: int | str | list[int | str] | None) -> list[int | str]:
 
 
 def default_row(task: Task) -> int:
-    """The default of `data.max_seq_len`: that of Hugging Face's example for the kind of task."""
+    """The default of `data.max_seq_len`, from Hugging Face's example for the kind of task."""
     return 384 if task.kind == "question_answering" else 128
 
 
@@ -274,7 +274,7 @@ class FinetuningBatch(Section):
         if self.examples % self.virtual_workers:
             raise Refused(
                 f"{self.virtual_workers} virtual workers cannot share {self.examples} examples evenly",
-                fix="take batch.examples that batch.virtual_workers divides",
+                fix="set batch.examples to a multiple of batch.virtual_workers",
             )
         return self
 
@@ -359,8 +359,8 @@ _SAME = {
     if (words := keys_in(said)) and all(word.partition("=")[0] in _KEYS for word in words)
 }
 OF_A_COMPARISON = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
-"""What differs between the runs of a comparison, which sets it."""
-KNOWN = "`maskwright schema finetune` lists the keys"
+"""Keys that a comparison sets, since they differ between its runs."""
+KNOWN = "see the keys in `maskwright schema finetune`"
 GUIDE = Guide(FinetuneConfig, "the run", KNOWN, _SAME | FINETUNING, VALUES)
 
 
@@ -379,7 +379,7 @@ def read_finetune_config(location: str, overrides: list[str] | None = None) -> F
 def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> FinetuneConfig:
     """Validates `values`. `overrides`: dotted keys that are not from the file, and what is blamed for each instead."""
     if is_retrieval(values):
-        what = "is a retrieval task, which `finetune` and `compare` alone read, on the machine where they are typed"
+        what = "is a retrieval task, which only `finetune` and `compare` read, on this machine"
         raise ConfigError(what, where=where, fix="name a task with labels")
     if isinstance(data := values.get("data"), dict) and "corpus" in data:
         raise ConfigError("data.corpus belongs to a retrieval task", where=where, fix="add `task: {kind: retrieval}`")

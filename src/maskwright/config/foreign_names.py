@@ -2,7 +2,7 @@
 and its scripts, pytorch-transformers, fairseq, Lightning, axolotl, composer, torchrun.
 
 Their name leads to a key, KEY=VALUE, several of either with spaces between them, or a sentence. Several keys without
-values share what was typed: `--input_shapes 2x512`. `Guide.overrides` makes what `--set` takes of it."""
+values share the typed value: `--input_shapes 2x512`. `Guide.overrides` turns it into `--set`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _KEYS = {
     "freq_weighted_replacement": "unsupported: random tokens are drawn evenly",
     "encoder_layerdrop activation_dropout": "unsupported: there is no such dropout",
 }
-"""For pretraining. `Guide.nearest` finds without an entry what is spelt like its key but for a typo or two."""
+"""For pretraining. `Guide.nearest` needs no entry for names that differ from their key by a typo or two."""
 _BOTH = {
     "warmup_ratio warmup_proportion": "schedule.warmup_share",
     "mixed_precision torch_dtype precision": "engine.dtype",
@@ -133,7 +133,7 @@ _BOTH = {
     "logging_strategy": "logging.every_steps sets how often a line is logged",
     "save_strategy": "checkpoint.save_every_steps and checkpoint.save_every_seconds set how often a run is saved",
 }
-"""Sentences for pretraining and fine-tuning alike."""
+"""Sentences for both pretraining and fine-tuning."""
 NOT_NEEDED = {
     "task criterion": "`pretrain` always predicts masked tokens, with cross entropy",
     "train_subset valid_subset ignore_unused_valid_subsets": (
@@ -195,7 +195,7 @@ NOT_NEEDED = {
     "prediction_loss_only include_for_metrics remove_unused_columns label_names": "not needed",
     "token hub_private_repo hub_strategy hub_always_push": "`hf auth login` keeps the token",
 }
-"""What needs nothing in its place, and why."""
+"""Options that need no replacement, and why."""
 _FINETUNING = {
     "train_file train_data_file": "data.train",
     "validation_file": "data.validation",
@@ -217,7 +217,7 @@ _FINETUNING = {
     "metric_for_best_model early_stopping_metric": "evaluation.metric",
     "label_smoothing_factor": "optimizer.label_smoothing",
 }
-"""The same for keys that fine-tuning has in another place."""
+"""Keys that are elsewhere in fine-tuning."""
 _OPTIONS = {
     "output_dir save_dir logdir job_dir default_root_dir save_folder": "--run --to",
     "out output output_file": "--to",
@@ -270,7 +270,7 @@ VALUES = {
     "optimizer.max_grad_norm": dict.fromkeys(("0", "0.0", "none"), "null"),
     "schedule.steps": dict.fromkeys(("-1", "0"), "leave it out: schedule.epochs sets the length of the run"),
     "engine.dtype": {
-        **dict.fromkeys(("16", "16-mixed"), "auto"),  # bf16 where the hardware has it, and else fp16 on a GPU
+        **dict.fromkeys(("16", "16-mixed"), "auto"),  # bf16 if the hardware has it, else fp16 on a GPU
         **dict.fromkeys(("float16", "half", "amp_fp16"), "fp16"),
         **dict.fromkeys(("bfloat16", "bf16-mixed", "bf16-true", "amp_bf16"), "bf16"),
         **dict.fromkeys(("32", "32-true", "float32", "no"), "fp32"),

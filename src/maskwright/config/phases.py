@@ -44,8 +44,8 @@ class Phase(Section):
     @model_validator(mode="after")
     def _ends_once(self) -> Phase:
         if (self.until_share is None) == (self.until_step is None):
-            what = "does not say where it ends" if self.until_step is None else "has until_share and until_step"
-            raise Refused(what, fix="give it one of until_share, until_step")
+            what = "does not give its end" if self.until_step is None else "has until_share and until_step"
+            raise Refused(what, fix="give it either until_share or until_step")
         return self
 
     def end(self, steps: int) -> int:
@@ -54,6 +54,6 @@ class Phase(Section):
 
 
 def end_by_step(phases: Sequence[Mapping[str, Any]], steps: int) -> bool:
-    """Whether all these recorded phases end at steps that do not depend on the length of the run, before its `steps`:
-    more steps then leave them as they are."""
+    """Whether all these recorded phases end at steps that do not depend on the length of the run, before its `steps`,
+    so that more steps do not change them."""
     return all(phase["until_step"] is not None and phase["until_step"] < steps for phase in phases)

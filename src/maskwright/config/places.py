@@ -1,4 +1,4 @@
-"""The keys that name places, for both kinds of training: what they name may move, and its contents are compared."""
+"""The keys that name places, for both kinds of training. The places may move, so their contents are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ = frozenset(
         *("model.init_from", "model.tokenizer"),
     )
 )
-"""Keys of what a run reads."""
+"""Keys of the places that a run reads."""
 PLACES = READ | {COPIES}
 """Keys with locations, which are private."""
 

@@ -73,7 +73,7 @@ class Shape(Section):
     @model_validator(mode="after")
     def _only_modernbert_has_local_layers(self) -> Self:
         if self.global_attn_every_n_layers > 1 and self.architecture != "modernbert":
-            fix = "take architecture: modernbert, or leave global_attn_every_n_layers out"
+            fix = "set architecture: modernbert, or leave global_attn_every_n_layers out"
             raise Refused(f"{self.architecture} has no local attention", fix=fix)
         return self
 
@@ -169,14 +169,14 @@ class EngineSection(Section):
     @model_validator(mode="after")
     def _engine_has_it(self) -> Self:
         if self.kind == "jax" and self.dtype == "fp16":
-            raise Refused("jax has no loss scaling, which fp16 needs", fix="take bf16 or fp32, or engine.kind: torch")
+            raise Refused("jax has no loss scaling, which fp16 needs", fix="set bf16 or fp32, or engine.kind: torch")
         if self.kind == "torch" and self.sharding == "fsdp":
             what = (
-                "torch's processes share out the fp32 weights and the moments by themselves: sharding fsdp is for jax"
+                "torch's processes share out the fp32 weights and the moments by themselves; sharding fsdp is for jax"
             )
             raise Refused(what, fix="leave engine.sharding out, or set engine.kind: jax")
         if self.kind == "jax" and self.activation_checkpointing != "auto":
-            what = "jax always computes part of a layer's activations again: activation_checkpointing is only for torch"
+            what = "jax always recomputes part of a layer's activations; activation_checkpointing is only for torch"
             raise Refused(what, fix="leave engine.activation_checkpointing out, or set engine.kind: torch")
         return self
 
@@ -234,7 +234,7 @@ class Logging(Section):
 
     def require_packages(self) -> None:
         """Raises `ConfigError`, which names the extra, unless each service's package is installed."""
-        for name in (service for service in self.report_to if service != "tensorboard"):  # whose files take no package
+        for name in (service for service in self.report_to if service != "tensorboard"):  # whose files need no package
             require(name, "logging.report_to")
 
 
@@ -341,7 +341,7 @@ class RunConfig(Section):
         cosine   half a cosine between the same ends (Loshchilov and Hutter 2017)
         wsd      the peak until the decay (`decay_steps`, `decay_share` or a fifth of the run), then down as 1 - sqrt
                  (warmup-stable-decay; the shape is Hägele et al. 2024)
-        constant, polynomial, inverse_sqrt: those of transformers (`constant_with_warmup` for the first)
+        constant, polynomial, inverse_sqrt: as in transformers (`constant_with_warmup` for the first)
         """
         return rate_at(self.schedule, self.steps, self.schedule.warmup_steps, self.optimizer.learning_rate, step)
 
@@ -389,7 +389,7 @@ class Stage(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Positions, of which next to none are padding."""
+        """Positions, nearly none of which are padding."""
         return self.rows * self.config.data.seq_len
 
 
@@ -404,8 +404,8 @@ def stages(config: RunConfig) -> tuple[Stage, ...]:
             before = f", before the previous phase (step {begin:,})" if number else ""
             raise Refused(f"phases.{number} ends at step {end:,}{before}", fix="give phases increasing ends")
         if end > config.steps:
-            what = f"phases.{number} ends at step {end:,}, and the run has {config.steps:,}"
-            raise Refused(what, fix="let it end earlier, or raise schedule.steps")
+            what = f"phases.{number} ends at step {end:,}, but the run has {config.steps:,}"
+            raise Refused(what, fix="end it earlier, or raise schedule.steps")
         if end > begin:
             result.append(Stage(begin, end, stage_config, rows, tokens, phase.rope_theta if phase else None))
             begin, rows, tokens = end, rows + result[-1].rows, tokens + result[-1].tokens
@@ -440,17 +440,17 @@ def applied(phase: Phase, config: RunConfig, name: str) -> RunConfig:
     model, workers = config.model, config.batch.virtual_workers
     longest, rows, rest = model.max_seq_len or config.data.seq_len, phase.rows_per_step, 0
     if model.init_from is None and (phase.seq_len or 0) > longest:
-        what = f"{name}.seq_len {phase.seq_len} is above the {longest} tokens that the model takes"
+        what = f"{name}.seq_len {phase.seq_len} is above the {longest} tokens that the model reads"
         raise Refused(what, fix=f"lower it, or set model.max_seq_len: {phase.seq_len}")
     if phase.rope_theta and model.init_from is None and model.architecture not in ("modernbert", "esm"):
         what = f"{name}.rope_theta: {model.architecture} has no rotary positions"
-        raise Refused(what, fix="leave it out, or take model.architecture: modernbert")
+        raise Refused(what, fix="leave it out, or set model.architecture: modernbert")
     if rows is not None:
         rows, rest = divmod(rows, workers)
     if rest:
         what = f"{name}.rows_per_step {phase.rows_per_step}: {workers} virtual workers do not divide it"
         near = max(1, round((phase.rows_per_step or 0) / workers)) * workers
-        raise Refused(what, fix=f"take {near}, or another batch.virtual_workers")
+        raise Refused(what, fix=f"set {near}, or another batch.virtual_workers")
     mixture = None
     if phase.mixture_weights is not None:
         mixture = _weighted(config.data.mixture or {}, phase.mixture_weights, f"{name}.mixture_weights")
@@ -469,10 +469,10 @@ def applied(phase: Phase, config: RunConfig, name: str) -> RunConfig:
 def _weighted(sources: Mapping[str, Source], weights: Mapping[str, float], name: str) -> dict[str, Source]:
     if unknown := [source for source in weights if source not in sources]:
         known = ", ".join(sources) or "no sources, because data.mixture is not set"
-        raise Refused(f"{name} names {unknown[0]}, and there are {known}", fix="correct the name, or leave it out")
+        raise Refused(f"{name} names {unknown[0]}, but there are {known}", fix="correct the name, or leave it out")
     weighted = {key: old.model_copy(update={"weight": weights.get(key, old.weight)}) for key, old in sources.items()}
     if without := [key for key, source in weighted.items() if source.weight is None]:
-        what = f"{name} gives {without[0]} no weight, and data.mixture does not either"
+        what = f"{name} gives {without[0]} no weight, nor does data.mixture"
         raise Refused(what, fix="give each source one")
     if not any(source.weight for source in weighted.values()):
         raise Refused(f"{name} leaves all sources out", fix="give one of them a weight above 0")
@@ -497,7 +497,7 @@ def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = N
     each, rest = divmod(virtual_workers, parts)
     if rest:
         what = f"{several(virtual_workers, 'virtual worker')} cannot be shared out evenly over {parts} {what}"
-        fix = f"{in_words(shareable(virtual_workers, parts, rows))}, or take fewer {what.rpartition(' ')[2]}"
+        fix = f"{in_words(shareable(virtual_workers, parts, rows))}, or use fewer {what.rpartition(' ')[2]}"
         raise ConfigError(what, where="batch.virtual_workers", fix=fix)
     return each
 
@@ -541,8 +541,8 @@ def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
 def read_values(
     location: str, overrides: list[str] | None, begin: str, kind: Kind = "pretrain"
 ) -> tuple[dict[str, Any], str, dict[str, str]]:
-    """(values of a YAML file or recipe, its location, keys that `overrides` set), each key with what is blamed
-    for it. `begin`: the advice for an empty file."""
+    """(values of a YAML file or recipe, its location, keys that `overrides` set), each key with its source
+    for errors. `begin`: the advice for an empty file."""
     location = find_config(location, kind)
     values = read_yaml(location, begin)
     require_kind(values, location, kind)
@@ -577,8 +577,8 @@ def _is_comment(text: str, start: int, value: Any) -> bool:
 
 
 def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> None:
-    """Takes keys out of `values` where one of the dotted keys `overridden` says the same: `--set schedule.epochs=2`
-    replaces the steps of a file, and model.init_from a tokenizer and a size for random weights."""
+    """Removes keys from `values` that one of the dotted keys `overridden` replaces: `--set schedule.epochs=2` replaces
+    the steps of a file, and model.init_from a tokenizer and a size for random weights."""
     model = values.get("model")
     if isinstance(model, dict) and "tokenizer" in model and "model.init_from" in overridden:
         for key in {"tokenizer", *Shape.model_fields} - {key.removeprefix("model.") for key in overridden}:
@@ -592,11 +592,11 @@ def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> No
             schedule.pop(other, None)
 
 
-GUIDE = Guide(RunConfig, "the run", "`maskwright schema` lists the keys and what each takes", FOREIGN, VALUES)
+GUIDE = Guide(RunConfig, "the run", "see the keys in `maskwright schema`", FOREIGN, VALUES)
 
 
 def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> RunConfig:
-    """Validates `values`. `overrides`: dotted keys that are not from the file, and what is blamed for each instead."""
+    """Validates `values`. `overrides`: dotted keys that are not from the file, each with its source for errors."""
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

@@ -21,8 +21,8 @@ Kind = Literal["pretrain", "finetune"]
 STORES = {"store", "mixture"}
 """Keys of `data` that name the training data of a masked language model."""
 TAKEN_BY: dict[Kind, str] = {
-    "pretrain": "`maskwright pretrain` takes it",
-    "finetune": "`maskwright finetune` takes it, with --dry-run to see what it would do",
+    "pretrain": "use `maskwright pretrain`",
+    "finetune": "use `maskwright finetune`, with --dry-run for a check alone",
 }
 
 
@@ -52,7 +52,7 @@ def _path(name: str, kind: Kind) -> Traversable:
 def find_config(location: str, kind: Kind = "pretrain") -> str:
     """The path of a recipe if `location` is its name and no such file exists; else `location` itself.
 
-    Raises `ConfigError` for a bare word that is neither, and for the file of a recipe where there is none.
+    Raises `ConfigError` for a bare word that is neither, and for a recipe's file name without such a file.
     """
     name = os.path.basename(location).removesuffix(".yaml")
     if location.endswith(".yaml") and name in names(kind) and not is_url(location) and not os.path.exists(location):
@@ -82,15 +82,15 @@ def _data_keys(values: Mapping[str, Any]) -> set[str]:
 
 
 def require_kind(values: Mapping[str, Any], location: str, kind: Kind) -> None:
-    """Raises `ConfigError` for the YAML of the other command, whose every key would else be a mistake of its own."""
+    """Raises `ConfigError` for the YAML of the other command, instead of one error for each key."""
     data_keys = _data_keys(values)
     if kind == "pretrain" and is_finetuning(values):
         what = "is the YAML of a fine-tuning run (data.train), not of pretraining"
-        fix = f"{TAKEN_BY['finetune']}; what `pretrain` takes names a token store as data.store"
+        fix = f"{TAKEN_BY['finetune']}; for `pretrain`, name a token store as data.store"
         raise ConfigError(what, where=location, fix=fix)
     if kind == "finetune" and data_keys & STORES and "train" not in data_keys:
         what = f"is the YAML of pretraining (data.{min(data_keys & STORES)}), not of a fine-tuning run"
-        fix = f"{TAKEN_BY['pretrain']}; what `finetune` takes names labelled examples as data.train"
+        fix = f"{TAKEN_BY['pretrain']}; for `finetune`, name labelled examples as data.train"
         raise ConfigError(what, where=location, fix=fix)
 
 

@@ -91,15 +91,15 @@ class RetrievalConfig(Section):
     evaluation: RetrievalEvaluation = RetrievalEvaluation()
 
 
-OF_OTHER_TASKS = dict.fromkeys(keys_of(FinetuneConfig), "take it out; a retrieval task has no such key")
+OF_OTHER_TASKS = dict.fromkeys(keys_of(FinetuneConfig), "remove it; a retrieval task has no such key")
 GUIDE = Guide(
     RetrievalConfig,
     "the task",
-    "`maskwright schema finetune` lists the keys, at its end",
+    "see the keys at the end of `maskwright schema finetune`",
     {key.replace(".", "_"): advice for key, advice in OF_OTHER_TASKS.items()},
 )
 OF_FINETUNING = {*OF_OTHER_TASKS, *keys_of(RetrievalConfig)} - {*keys_of(RunConfig)}
-"""Keys that no pretraining has."""
+"""Keys that pretraining lacks."""
 
 
 def read_task_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig | RetrievalConfig:
@@ -115,7 +115,7 @@ def read_any_config(location: str, overrides: list[str] | None = None) -> RunCon
 
 
 def kind_of(location: str, overrides: Sequence[str] = ()) -> Kind:
-    """The command that a YAML with these overrides, or a recipe, is for. Where no such file is here, the overrides
+    """The command that a YAML with these overrides, or a recipe, is for. If the file is elsewhere, the overrides
     decide. Raises `ConfigError` (exit 2) for a file that cannot be read."""
     is_file = os.path.isfile(location)
     if location in names("finetune") and not is_file:
@@ -131,8 +131,8 @@ def kind_of(location: str, overrides: Sequence[str] = ()) -> Kind:
 def build_task_config(
     values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}
 ) -> FinetuneConfig | RetrievalConfig:
-    """Validates `values`. `overrides`: dotted keys that are not from the file, and what is blamed for each instead.
-    Raises `ConfigError`."""
+    """Validates `values`. `overrides`: dotted keys that are not from the file, each with its source for errors. Raises
+    `ConfigError`."""
     if not is_retrieval(values):
         return build_finetune_config(values, where, overrides)
     try:

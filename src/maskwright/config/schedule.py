@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from maskwright.config.settings import Count, Fraction, Needed, Refused, Section
 
 GROWING = ("wsd", "constant", "inverse_sqrt")
-"""Kinds with a phase that does not depend on the number of steps: a run in that phase may get more of them."""
+"""Kinds with a phase that does not depend on the number of steps, so that a run in it may get more steps."""
 ENDLESS = ("constant", "inverse_sqrt")
 """Kinds without a last step."""
 INVERSE_SQRT_STEPS = 10_000
@@ -19,11 +19,11 @@ INVERSE_SQRT_STEPS = 10_000
 
 
 EXCLUSIVE = (("steps", "epochs"), ("warmup_steps", "warmup_share"), ("decay_steps", "decay_share"))
-"""Keys of `schedule` that say the same: an option that sets one replaces the other of the file."""
+"""Keys of `schedule` with one meaning: an option that sets one replaces the file's other."""
 
 
 class Length(Section):
-    """How long a run is, said once."""
+    """The length of a run, given once."""
 
     epochs: Annotated[float, Field(gt=0.0)] | None = None
     """Passes over the training examples. Default: 3, unless steps is set."""
@@ -65,10 +65,10 @@ class ScheduleCurve(Length):
         takes = {"power": "polynomial", "final_lr_share": "linear, cosine, wsd or polynomial"}
         for key in (key for key, is_odd in odd.items() if is_odd):
             unset = f"leave {key} out (--set schedule.{key}=null)" if key != "final_lr_share" else f"leave {key} out"
-            raise Refused(f"kind {self.kind} has no {key}", fix=f"take kind: {takes.get(key, 'wsd')}, or {unset}")
+            raise Refused(f"kind {self.kind} has no {key}", fix=f"set kind: {takes.get(key, 'wsd')}, or {unset}")
         if (self.warmup_share or 0.0) + (self.decay_share or 0.0) > 1.0:
             fix = "lower schedule.warmup_share or schedule.decay_share"
-            raise Refused("warmup_share and decay_share add up to more than 1: the run would never peak", fix=fix)
+            raise Refused("warmup_share and decay_share add up to more than 1, so the run would never peak", fix=fix)
         return self
 
 
@@ -97,14 +97,14 @@ def require_peak(schedule: Schedule, steps: int) -> None:
         shares = " --set schedule.decay_share=0.2" if decay_steps else ""
         shares = f" --set schedule.warmup_share=0.1{shares}" if schedule.warmup_steps else shares
         raise Refused(
-            f"warm-up and decay leave no other step of the {steps}: the run would never peak",
+            f"warm-up and decay leave no other step of the {steps}, so the run would never peak",
             fix=f"raise schedule.{'epochs' if schedule.epochs else 'steps'}, or{shares}",
         )
 
 
 def warmup_of(schedule: ScheduleCurve, warmup_steps: int, steps: int) -> int:
-    """Steps of the warm-up in a run of `steps`: `warmup_steps` where the schedule gives no share. A share is rounded
-    up, as in transformers, and leaves a step at the peak."""
+    """Steps of the warm-up in a run of `steps`: `warmup_steps` if the schedule gives no share. A share is rounded up,
+    as in transformers, and leaves a step at the peak."""
     if schedule.warmup_share is None:
         return warmup_steps
     return min(math.ceil(schedule.warmup_share * steps), steps - 1)

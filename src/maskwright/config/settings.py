@@ -25,7 +25,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
 Resumable = Field(json_schema_extra={"resumable": True})
 Needed = Field(json_schema_extra={"needed": True})
-"""Of a key that is missing where neither it nor another one that may stand for it is given."""
+"""Sentence for a missing key, if neither it nor an alternative is given."""
 
 
 class Section(BaseModel):
@@ -51,7 +51,7 @@ LARGEST_YAML, DEEPEST, LONGEST_INTEGER_BITS = 1 << 20, 100, 4096
 """Characters of the file, levels, bits of an integer: far beyond any real file."""
 PLAIN = re.compile(r"[\w./~+@=-][\w./~+@=:*-]*")
 """Words that may need no quotes in YAML."""
-MADE_TO_BREAK = "a run's configuration never looks like this; check where the file came from"
+MADE_TO_BREAK = "check where the file came from, since no run's configuration looks like this"
 
 
 class _Loader(yaml.SafeLoader):
@@ -60,13 +60,13 @@ class _Loader(yaml.SafeLoader):
     _depth = 0
 
     def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
-        if self.flow_level >= DEEPEST:  # the scanner looks ahead to the end of them, in a time that is quadratic
+        if self.flow_level >= DEEPEST:  # the scanner looks ahead to their end, in quadratic time
             raise _refused(f"is nested more than {DEEPEST} deep", self.get_mark())
         super().fetch_flow_collection_start(kind)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if event.anchor:  # a few letters that may stand for any number of values
+        if event.anchor:  # a few letters may mean any number of values
             raise _refused(f"has an anchor or alias, {event.anchor}", event.start_mark, "write the value at each place")
         self._depth += 1
         if self._depth > DEEPEST:
@@ -81,7 +81,7 @@ class _Loader(yaml.SafeLoader):
         except ValueError:  # an integer of over 4,300 digits, or a date that is none
             value = None if not isinstance(node, yaml.ScalarNode) else 1 << LONGEST_INTEGER_BITS
         if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER_BITS:
-            raise _refused(f"{str(node.value)[:20]} is no number or date to be read", node.start_mark)
+            raise _refused(f"{str(node.value)[:20]} is no valid number or date", node.start_mark)
         return value
 
 
@@ -171,21 +171,21 @@ def read_yaml(location: str, begin: str) -> dict[str, Any]:
 
 
 def require_no_secret(values: Any, where: str, overrides: Mapping[str, str] = {}, key: str = "") -> None:
-    """Raises `ConfigError`, which names the key, where a text in nested `values` holds a secret.
-    `overrides`: dotted keys that did not come from the file, and what is blamed for each instead."""
+    """Raises `ConfigError`, which names the key, if a text in nested `values` holds a secret.
+    `overrides`: dotted keys that did not come from the file, each with its source for errors."""
     if isinstance(values, dict | list):
         for name, inner in values.items() if isinstance(values, dict) else enumerate(values):
             require_no_secret(inner, where, overrides, f"{key}.{name}".lstrip("."))
     elif isinstance(values, str) and redact(values) != values:
         fix = (
-            "leave it out, since records and model cards repeat the configuration: file systems find credentials in "
-            "the environment, and what a signed address names can be downloaded first"
+            "leave it out, since records and model cards repeat the configuration; file systems find credentials in "
+            "the environment, and you can download from a signed address first"
         )
         raise ConfigError(f"{key} holds a secret: {redact(values)}", where=_blamed(key, overrides) or where, fix=fix)
 
 
 def _blamed(dotted: str, overrides: Mapping[str, str]) -> str:
-    """What is blamed for a key: the override that gave it, or a section above it; empty for one of the file."""
+    """The source of a key for errors: its override, or the override of a section above it; "" for the file's keys."""
     return next((blamed for key, blamed in overrides.items() if f"{dotted}.".startswith(f"{key}.")), "")
 
 
@@ -342,7 +342,7 @@ def put(values: dict[str, Any], dotted: str, value: Any, where: str) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            fix = "`maskwright schema` lists the keys"
+            fix = "see the keys in `maskwright schema`"
             raise ConfigError(f"{section} is not a section", where=where, fix=fix)
     values[key] = value
 
@@ -364,7 +364,7 @@ class _Mistake(NamedTuple):
     meant: str = ""
     """Key or section that an unknown one most likely means."""
     missing: str = ""
-    """Key or section that is missing. It is not reported if an unknown one means it."""
+    """Missing key or section. It is not reported if an unknown one means it."""
 
 
 class Guide(NamedTuple):
@@ -382,7 +382,7 @@ class Guide(NamedTuple):
 
     def explain(self, error: ValidationError, where: str, overrides: Mapping[str, str] = {}) -> ConfigError:
         """The error for all mistakes, several as a line each below the first. `overrides`: dotted keys that did
-        not come from the file, and what is blamed for each instead, such as `--set seed`."""
+        not come from the file, each with its source for errors, such as `--set seed`."""
         errors = sorted(error.errors(), key=lambda detail: detail["type"] == "missing")
         found = dict.fromkeys(mistake for detail in errors for mistake in self._mistakes(detail, overrides))
         meant = {mistake.meant for mistake in found} - {""}
@@ -413,7 +413,7 @@ class Guide(NamedTuple):
             case "absent section":
                 return self._without_keys(loc, overrides)
             case "empty section":
-                first = f"give it {', '.join(needed)}" if needed else "take it out"
+                first = f"give it {', '.join(needed)}" if needed else "remove it"
                 return [_Mistake(f"section {name} is empty", f"{first}, or {keys}", where)]
             case "no section":
                 return [_Mistake(f"{name} is {value!r:.80}, but it is a section", keys, where)]
@@ -436,8 +436,8 @@ class Guide(NamedTuple):
         return _Mistake(what, f"{fix} {given}" if isinstance(given, str) else fix, where, names[0])
 
     def overrides(self, advice: str, typed: str) -> dict[str, str] | str:
-        """What `--set` takes for each key that `advice` names, an entry of `foreign`, where `typed` is the value that
-        was typed with the other name; VALUE, if there was none. A sentence, if no run accepts it."""
+        """The `--set` of each key that `advice`, an entry of `foreign`, names. `typed`: the value that was typed with
+        the other name, or VALUE. A sentence if no run accepts it."""
         words, keys, result = keys_in(advice), keys_of(self.section), {}
         open_ = [word for word in words if "=" not in word]
         parts = [part for part in _SHARED.split(typed) if part] if len(open_) > 1 else [typed] * len(open_)
@@ -502,7 +502,7 @@ class Guide(NamedTuple):
         return [name for name, field in self.section.model_fields.items() if _section_in(field.annotation)]
 
     def _key_at(self, loc: Sequence[str | int]) -> Key | None:
-        """The key at a place; None below anything that is not a section. Numbers are entries of a list."""
+        """The key at a place; None below a value that is not a section. Numbers are entries of a list."""
         section: type[BaseModel] | None = self.section
         key = None
         for word in loc:
@@ -547,7 +547,7 @@ def is_misspelt(word: str, name: str) -> bool:
 
 
 def _kind_of(error: Any, key: Key | None, needed: list[str]) -> str:
-    """What is wrong; empty for a place that no section has."""
+    """The error; empty for a place outside all sections."""
     is_missing, refused = error["type"] == "missing", error.get("ctx", {}).get("error")
     if error["type"] == "extra_forbidden":
         return "unknown"
@@ -565,8 +565,8 @@ def _kind_of(error: Any, key: Key | None, needed: list[str]) -> str:
 def _spread(
     dotted: str, values: Any, where: str, below: Mapping[str, str], sections: list[str]
 ) -> Iterator[tuple[str, Any, bool, str]]:
-    """(name, value, whether it is a section's, where it was typed) of an unknown key; of an unknown section that is
-    like none of `sections`, each key in it. `below`: keys in it that were typed somewhere else than the rest."""
+    """(name, value, whether it is a section's, where it was typed) of an unknown key; for an unknown section unlike any
+    of `sections`, each key in it. `below`: keys in it that were typed elsewhere."""
     if below:
         yield from ((key, None, False, blamed) for key, blamed in below.items())
     elif isinstance(values, dict) and values and not difflib.get_close_matches(dotted, sections):

@@ -428,7 +428,7 @@ def locked(path: str, *, remove: bool, is_needed: bool = True) -> Iterator[bool]
     """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end. Yields whether its
     file system has locks. Without locks, warns once, unless two holders would be harmless (`is_needed` False).
 
-    It uses `flock`, not the file's existence, since the kernel releases the lock after any death. It locks a file
+    It uses `flock`, not the file's existence, since the kernel releases it after any death. It locks a file
     instead of its folder, since network file systems lock only files open for writing. Raises `Locked` naming the
     holder.
     """

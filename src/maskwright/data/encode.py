@@ -1,5 +1,5 @@
 """Documents to ids and sentence sizes. Either sentences are encoded, or whole documents whose sentence ends are found
-afterwards, whichever is faster."""
+afterwards; the faster way is chosen."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class StepStats:
 
 
 class AtOnce(NamedTuple):
-    """How much of a micro-batch is computed at once. It shrinks when memory runs out, on all ranks alike. Checkpoints
+    """How much of a micro-batch is computed at once. It shrinks when memory runs out, equally on all ranks. Checkpoints
     keep it, because it decides low bits."""
 
     rows: int | None = None

@@ -1,4 +1,4 @@
-"""Groups of parameters that an optimizer treats alike, the same in every engine: decayed or not, and at which rate."""
+"""Groups of parameters that an optimizer treats equally, in every engine: decayed or not, and at which rate."""
 
 from __future__ import annotations
 

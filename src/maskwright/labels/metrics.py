@@ -2,7 +2,7 @@
 
 Scores are shares from 0 to 1 (correlations: -1 to 1). Their sums come from `labels.scoring`, which a comparison
 resamples, so a run's own score and the verdict's cannot differ. The values equal scikit-learn's, seqeval's in its
-default mode, and SQuAD's script's; undefined scores, of which scikit-learn warns, are 0.
+default mode, and SQuAD's script's; undefined scores, with scikit-learn's warning, are 0.
 """
 
 from __future__ import annotations

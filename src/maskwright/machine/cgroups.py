@@ -11,7 +11,7 @@ UNLIMITED_BYTES = 1 << 60
 
 
 class Cgroups:
-    """The groups of this process and their parents, of which the tightest limit applies.
+    """The groups of this process and their parents. The tightest limit applies.
 
     https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/admin-guide/cgroup-v1/index.html
     """

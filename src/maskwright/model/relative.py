@@ -3,7 +3,7 @@
 
 MPNet adds one number for each head and distance j - i to the score of query i and key j, the same in all layers.
 
-In DeBERTa, a score of query i and key j has up to three terms, the last two of which look up d = i - j in the table R:
+In DeBERTa, a score of query i and key j has up to three terms, and the last two look up d = i - j in the table R:
 
 content to content    q_i . k_j
 content to position   q_i . (W_k R[d])        c2p

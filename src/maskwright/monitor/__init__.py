@@ -1,1 +1,1 @@
-"""Watching runs: all of it reads the run directory. It writes nothing there but a request to stop."""
+"""Watching runs by reading the run directory. The only file that it writes there is a request to stop."""

@@ -11,7 +11,7 @@ from maskwright.run.directory import read_lines
 
 METRICS = "metrics.jsonl"
 BLOCK_BYTES, PIECE_BYTES = 4 << 20, 256 << 10
-"""Bytes of one read forwards, and of the first backwards: at a URL each is a request."""
+"""Bytes of one read forwards, and of the first backwards. At a URL each is a request."""
 KNOWN_BYTES = 64
 """Bytes remembered before the place where reading continues. A restart replaces the lines of steps that it computes
 again; these bytes then differ, since a line has the time in it."""
@@ -27,14 +27,14 @@ class Grown:
         self._begun = False
 
     def news(self) -> Iterator[bytes | None]:
-        """Yields the whole lines that came since the last call, in blocks; first None where reading begins at the
-        file's start: the first time, and after the file was cut or rewritten. `begin` may then be called. Raises
+        """Yields the whole lines that came since the last call, in blocks; first None if reading begins at the file's
+        start, that is, the first time and after the file was cut or rewritten. `begin` may then be called. Raises
         `MaskwrightError`."""
         size = self._folder.size(self._name) or 0
         if self._begun and size == self.size:
             return
         again = not self._begun or size < self.end or not self._goes_on()
-        self.size, self._begun = size, False  # read again where the reader is interrupted
+        self.size, self._begun = size, False  # read again if the reader is interrupted
         if again:
             self.begin(0)
             yield None
@@ -45,14 +45,14 @@ class Grown:
                 break
             whole = block[: block.rfind(b"\n") + 1]
             at += len(block)
-            if whole or at < size:  # no run writes a line of more than a block: its pieces are skipped
+            if whole or at < size:  # no run writes a line of more than a block, so its pieces are skipped
                 at = self.end = self.end + len(whole or block)
                 self._known = (self._known + (whole or block))[-KNOWN_BYTES:]
                 yield whole
         self._begun = True
 
     def begin(self, at: int) -> None:
-        """Goes on from this byte. The rest of the line there is read as a line."""
+        """Continues from this byte. The rest of the line there is read as a line."""
         self.end, self._known = at, b""
 
     def _goes_on(self) -> bool:
@@ -64,8 +64,8 @@ class Grown:
 
 
 def backwards(folder: Folder, name: str, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (the byte at which it begins, a block of whole lines) from the byte `end` back to `first`, which both are
-    where lines begin, or the file's end."""
+    """Yields (the byte at which it begins, a block of whole lines) from the byte `end` back to `first`. Both begin
+    lines or end the file."""
     rest, size = b"", PIECE_BYTES
     while end > first:
         begin, size = max(end - size, first), min(2 * size, BLOCK_BYTES)

@@ -15,13 +15,13 @@ LOG = "log.txt"
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 2.0
 RESTART_SECONDS = 60.0
-"""How long a launcher has to restart a run whose process died: enough to start processes, not machines."""
+"""Time for a launcher to restart a run whose process died: enough to start processes, not machines."""
 KILLED = 1
-"""Exit code for a run that died without recording its end, as a launcher returns whose process is always killed."""
+"""Exit code for a run that died without recording its end, like a launcher's whose process is always killed."""
 
 
 def show(run: str, lines: int | None, *, write: Show) -> int:
-    """Writes the last `lines` of the log, or all. Raises `InputError` where there is no run."""
+    """Writes the last `lines` of the log, or all. Raises `InputError` without a run."""
     report, folder = look(run), Folder(run, reach=True)
     if folder.size(LOG) is None:
         say(f"{report.run}: no log yet ({report.state})")
@@ -44,7 +44,7 @@ def follow(
     folder = Folder(run)
     path = folder.path
     if path is None:
-        fix = "follow it where the folder is; `maskwright logs` without --follow shows what there is"
+        fix = "follow it on a machine with the folder, or leave --follow out"
         raise InputError("cannot be followed at a URL", where=run, fix=fix)
     log, said = GrowingLog(folder, lines), ""
     looked = float("-inf")
@@ -76,13 +76,12 @@ def exit_code(report: RunReport | None) -> int | None:
         return None
     if report.over:
         return int(report.status.exit or 0) if report.status else 0
-    # A rank is lost, but others still report: they will end soon, and their exit code counts.
+    # A rank is lost, but others still report. They will end soon, and their exit code counts.
     return KILLED if all(rank.verdict in ("lost", "ended", "silent") for rank in report.ranks) else None
 
 
 class GrowingLog:
-    """A run's log as it grows, in constant memory. `lines`: how many of the lines that are there already count; all of
-    them without it."""
+    """A run's log as it grows, in constant memory. `lines`: how many of the existing lines count; by default all."""
 
     def __init__(self, folder: Folder, lines: int | None) -> None:
         self._folder, self._lines = folder, lines
@@ -113,7 +112,7 @@ def _look(run: str, clock: Callable[[], float]) -> RunReport | None:
 def _note(report: RunReport | None) -> str:
     """The run's state for a user who waits for lines; shown when it changes."""
     if report is None:
-        return "no run there yet: waiting for it to start (Ctrl-C ends this)"
+        return "no run there yet; waiting for it to start (Ctrl-C ends this)"
     if report.restartable:
         return f"{report.state}; waiting {human_seconds(RESTART_SECONDS)} for its launcher to start it again"
     if report.state in ("hung", "lost", "silent", "never started"):

@@ -1,4 +1,4 @@
-"""A run directory as a target of `status`, `logs` and `stop`: the folder is enough, however the run was started."""
+"""A run directory as a target of `status`, `logs` and `stop`: the folder suffices for runs from any launcher."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RunFolder:
 
 def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
     """Requests a stop or a checkpoint and returns the outcome in one line. Raises `InputError` if nothing runs there,
-    and `MaskwrightError` if the run does not answer in time: the request stays then, since a step or an evaluation may
+    and `MaskwrightError` if the run does not answer in time. The request then stays, since a step or an evaluation may
     take longer. Ctrl-C deletes it."""
     saved_before = directory.newest_step()
     heard_before = _require_running(directory, time.time()).heartbeat
@@ -48,15 +48,15 @@ def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
         raise
     if said:
         return said
-    fix = "wait: the request stays, and the run obeys it after its step; `maskwright status` shows its state"
+    fix = "wait, since the request stays until the run's next step; see `maskwright status`"
     raise MaskwrightError(f"did not answer within {wait_seconds:g} seconds", where=directory.location, fix=fix)
 
 
 def _answer(
     directory: RunDirectory, request: Request, saved_before: int, heard_before: float, wait_seconds: float
 ) -> str:
-    """Polls for the outcome; empty if none came in time. `heard_before`: the heartbeat of the status that was there
-    before, which may be the last word of an earlier start."""
+    """Polls for the outcome; empty if none came in time. `heard_before`: the heartbeat of the earlier status, which may
+    be the last of an earlier start."""
     until = time.time() + wait_seconds
     while time.time() < until:
         status, saved = directory.read_status() or Status(), directory.newest_step()
@@ -70,13 +70,13 @@ def _answer(
 
 
 def _require_running(directory: RunDirectory, now: float) -> Status:
-    """Its status; a new one where a process holds the folder and has written none yet."""
+    """Its status; a new one if a process holds the folder but has not written one yet."""
     if os.path.exists(directory.path(SEARCH)):
-        what = "is a training for search, which takes no requests"
-        raise InputError(what, where=directory.location, fix="Ctrl-C ends it where it runs")
+        what = "is a training for search, which accepts no requests"
+        raise InputError(what, where=directory.location, fix="end it with Ctrl-C in its terminal")
     directory.require()
     status = directory.read_status()
-    if is_held(directory.location, now):  # also by a start that continues a run whose status is still that of its end
+    if is_held(directory.location, now):  # even by a start that continues a run whose status still shows its end
         return status or Status()
     if status is None or status.phase in OVER:
         state = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
@@ -84,5 +84,5 @@ def _require_running(directory: RunDirectory, now: float) -> Status:
     silent = now - status.heartbeat
     if silent > SILENT_SECONDS:
         what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and no process holds it"
-        raise InputError(what, where=directory.location, fix="the command that started it continues it")
+        raise InputError(what, where=directory.location, fix="continue it with the command that started it")
     return status

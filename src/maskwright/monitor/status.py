@@ -1,6 +1,6 @@
 """`maskwright status`: the state of a run, read from its run directory, as a report or as JSON.
 
-The same for every launcher: all of it comes from the files that the run's own processes write.
+It is the same for every launcher, since it comes from files that the run's own processes write.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Whole = Literal[
 OVER: dict[str, Whole] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 INTERRUPTED = "interrupted"
 SILENT_SECONDS = 120.0
-"""Without other signs, a run counts as running while `status.json` is younger than this: a step may be slow."""
+"""Without other signs, a run counts as running while `status.json` is younger than this, since a step may be slow."""
 CONTINUES = "the same command continues it"
 BEGINS = "the same command begins it again, since it has no checkpoint"
 SIGNS = (CONFIG, "status.json", "log.txt", "lock", "checkpoints")
 """Names that mark a run directory from its first second on."""
 MOST_CHANGES = 5
-"""Changes in the report, the last ones; JSON has all."""
+"""Last changes in the report; JSON has all."""
 MOST_LINES = 20
 """Lines about ranks in the report; JSON has all."""
 
@@ -46,21 +46,21 @@ class NewestCheckpoint:
 
     step: int
     saved: float | None
-    """Unix seconds, if the file system says when."""
+    """Unix seconds, if the file system records them."""
     of: int | None = None
-    """Steps of the whole run, if only the checkpoint says so."""
+    """Steps of the whole run, if only the checkpoint records them."""
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """The state of a run, as its run directory tells it."""
+    """The state of a run, from its run directory."""
 
     run: str
     state: Whole
     why: str
     """Explains `state`."""
     fix: str
-    """What to do about it."""
+    """The fix."""
     time: float
     status: Status | None
     checkpoint: NewestCheckpoint | None
@@ -116,7 +116,7 @@ class RunReport:
         return "\n".join([*lines, *self._ranks()])
 
     def limits(self) -> list[str]:
-        """Where the limits of a run that is not over for good end it, in words."""
+        """The ends that limits set to a run that is not finally over, in words."""
         starts, lines = self.starts, list[str]()
         if starts is None:
             return lines
@@ -175,7 +175,7 @@ def _progress(status: Status, now: float, over: bool) -> list[str]:
 
 
 def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
-    """Reads the state of the run at a path or URL. Raises `InputError` where there is no run."""
+    """Reads the state of the run at a path or URL. Raises `InputError` without a run."""
     folder = Folder(location, reach=True)
     names = folder.names()
     checkpoint = newest_checkpoint(folder, "checkpoints" in names)
@@ -212,7 +212,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
 
 
 def read_record(folder: Folder, inside: str = "") -> RunRecord | None:
-    """The record of a run; None where there is none that this version reads: what else the folder has is shown."""
+    """The record of a run; None if this version cannot read one, since the rest of the folder is shown."""
     try:
         return parse(folder.get_json(inside + CONFIG), folder.location)
     except InputError:
@@ -222,7 +222,7 @@ def read_record(folder: Folder, inside: str = "") -> RunRecord | None:
 def whole(
     status: Status | None, ranks: list[Judgement], held_by: int | None, now: float, saved: bool
 ) -> tuple[Whole, str, str]:
-    """(state of the run, why, what to do)."""
+    """(state of the run, reason, fix)."""
     first = ranks[0] if ranks and ranks[0].beat.rank == 0 else None
     newer = first is not None and not first.beat.ended and (status is None or first.beat.started > status.heartbeat)
     if newer and first and first.verdict == "fine":
@@ -233,10 +233,10 @@ def whole(
     if status is None:
         if saved:
             return "only checkpoints", "", "a copy for `pretrain` to continue from: checkpoint.copy_to in its config"
-        return "never started", "no process has reached its first step here", "start it, or look at what it printed"
+        return "never started", "no process has reached its first step here", "start it, or read its output"
     if status.phase in OVER:
-        mend = f"see log.txt and the rank's own output; when it is fixed, {_again(status, saved)}"
-        fix = mend if status.phase == "failed" else ""  # what stopped says itself what the same command does
+        fixed = f"read log.txt and the rank's own output; when it is fixed, {_again(status, saved)}"
+        fix = fixed if status.phase == "failed" else ""  # a stop itself names the effect of the same command
         code = f" (exit {status.exit})" if status.exit else ""
         why = status.message + code
         if status.phase == "stopped" and (how := _ending(status.exit)):
@@ -252,14 +252,14 @@ def _ending(code: int | None) -> str:
 
 def _again(status: Status, saved: bool) -> str:
     """Says whether the run's command would continue it or begin again. `saved`: whether a checkpoint is here;
-    `checkpoint.copy_to` may have it elsewhere."""
+    `checkpoint.copy_to` may hold one elsewhere."""
     return CONTINUES if saved or status.saved else BEGINS
 
 
 def _going_on(
     status: Status, ranks: list[Judgement], held_by: int | None, now: float, again: str
 ) -> tuple[Whole, str, str]:
-    """Judges a run that has not said that it ended."""
+    """Judges a run that has not recorded its end."""
     for verdict in ("lost", "hung"):
         affected = [rank for rank in ranks if rank.verdict == verdict]
         if affected:
@@ -279,13 +279,13 @@ def _going_on(
 def _beats(folder: Folder) -> tuple[list[Beat], dict[int, State]]:
     beats = read_beats(folder)
     states = states_here(beats)
-    if "gone" in states.values():  # a rank that has just ended may have said so since its file was read
+    if "gone" in states.values():  # a rank that has just ended may have recorded it since its file was read
         beats = read_beats(folder)
     return beats, states
 
 
 def _holder(folder: Folder) -> int | None:
-    """The live holder's pid. Read from the lease, never by trying the lock: a watcher must not block a starting run."""
+    """The live holder's pid. Read from the lease: trying the lock could block a starting run."""
     pid = _pid_here(folder.get_json("lease.json"))
     return None if pid is None or state_of(pid, 0) == "gone" else pid
 

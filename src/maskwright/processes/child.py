@@ -50,8 +50,8 @@ def python_module(module: str, *arguments: str) -> list[str]:
 def run(words: Sequence[str]) -> int:
     """Runs `maskwright WORDS` with its output on the screen. Returns its exit code, as a shell gives it.
 
-    Any exception here, such as that of a signal, first stops the command and waits for it. So a run and Terraform's
-    state are saved, and machines that the command created are deleted.
+    Any exception here, such as a signal's, first stops the command and waits for it. So a run and Terraform's state are
+    saved, and machines that the command created are deleted.
     """
     process: subprocess.Popen[bytes] | None = None
     try:

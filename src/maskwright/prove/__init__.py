@@ -1,1 +1,1 @@
-"""Proofs: a killed run continues, and a run can be reproduced, with the same bits."""
+"""Proofs that a killed run continues, and that a run can be reproduced, with the same bits."""

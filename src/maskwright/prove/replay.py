@@ -50,7 +50,7 @@ class Replay:
     error: str | None
     """Why the step cannot be computed."""
     logged_loss: float | None
-    """What the run itself logged for this step, if it logged each step."""
+    """The run's own logged loss of this step, if it logged each step."""
     rows: list[RowLoss]
     """Rows with the highest loss first."""
 
@@ -77,16 +77,16 @@ class Replay:
 
 
 def replay(run: str, step: int) -> Replay:
-    """Computes from the newest complete checkpoint at or before `step` up to it, in this process. The run stays as it
-    is.
+    """Computes from the newest complete checkpoint at or before `step` up to it, in this process. The run does not
+    change.
 
     Raises `InputError` if the run has no such step, or its store is gone or another.
     """
     directory = RunDirectory(run)
     before = directory.read_record()
     if before.kind == "finetune":
-        fix = "where its health check stopped it, RUN/replay has the examples of that step"
-        raise InputError("was fine-tuned, and replay computes only steps of pretraining", where=run, fix=fix)
+        fix = "if its health check stopped it, read the examples of that step in RUN/replay"
+        raise InputError("was fine-tuned, but replay computes only steps of pretraining", where=run, fix=fix)
     config = before.pretraining
     if not 0 <= step < config.steps:
         fix = "count steps from 0"
@@ -137,7 +137,7 @@ def _step(engine: Engine, ready: PretrainRun, step: int, data_step: int) -> tupl
 
 
 def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: int) -> list[RowLoss]:
-    """Losses of the rows: those that cannot be computed first, then the others by falling loss."""
+    """Losses of the rows: first rows that cannot be computed, then the others by falling loss."""
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     batches, losses = loader.batches(data_step), []
     for place in origins(loader, store, data_step):
@@ -150,7 +150,7 @@ def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: in
 
 
 def _logged(directory: RunDirectory, config: RunConfig, step: int) -> float | None:
-    """What the run itself logged for this step, if it logged each step."""
+    """The run's own logged loss of this step, if it logged each step."""
     if config.logging.every_steps != 1:
         return None
     lines = (line for line in directory.read_metrics() if line["step"] == step + 1 and "loss" in line)

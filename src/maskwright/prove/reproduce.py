@@ -1,8 +1,8 @@
 """`maskwright reproduce`: trains a run again, and compares.
 
 If processor, versions and way of computing are the same kind, every bit must be the same. Otherwise kernels add numbers
-up in another order, and differences in the last bits grow in training. Then held-out values must be as near as other
-seeds' values: a two-sided t-test at p < 0.01 decides.
+in another order, and differences in the last bits grow in training. Then held-out values must be as near as other
+seeds' values, by a two-sided t-test at p < 0.01.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Reproduction:
 def require_reproduced(reproduction: Reproduction) -> None:
     """Raises `VerificationError` (exit code 1) if it differs."""
     if reproduction.differs:
-        fix = "`maskwright doctor` looks at the machine; try --seeds 3, or a machine of the same kind"
+        fix = "check the machine with `maskwright doctor`; try --seeds 3, or a machine of the same kind"
         raise VerificationError("was not reproduced", where=reproduction.what, fix=fix)
 
 
@@ -88,7 +88,7 @@ def reproduce(what: str, to: str, *, store: str | None = None, seeds: int = 1, c
     keys = _keys(record, what, store)
     ready = _prepared(record, keys, what)
     expected, actual = map(_fingerprints, (record, ready.record(ready.config, record.dtype, None)))
-    fix = "restore what the run used"
+    fix = "restore the run's own"
     if record.kind == "pretrain":
         fix += ", or give --store PATH if its token store has moved"
     require_same(actual, expected, what, fix)
@@ -120,7 +120,7 @@ def _original(what: str) -> tuple[RecordedRun, RunRecord]:
     record = run.record
     if record is None or not run.has_ended or not run.saved.get("weights_sha256"):
         command = f"`maskwright {record.kind if record else 'pretrain'} … --run {run.location}`"
-        fix = f"let it end first; if it no longer runs, continue it with the command that started it: {command}"
+        fix = f"wait for its end; if it no longer runs, continue it with the command that started it: {command}"
         raise InputError("belongs to a run that has not ended", where=what, fix=fix)
     if not record.repeats:
         keys = ", ".join(key for change in record.changes if change.decides for key in change.keys)
@@ -152,7 +152,7 @@ def _fingerprints(record: RunRecord) -> dict[str, str]:
 
 def _keys(record: RunRecord, what: str, store: str | None) -> dict[str, Any]:
     """The configuration by dotted key. The number of threads is the original's, since another gives other low bits.
-    Older records of JAX runs say that their sums are exact, which jax has never had."""
+    Older records of JAX runs claim exact sums, which jax has never had."""
     keys = record.keys | OF_ONE_RUN
     keys |= {"engine.reproducibility": "fast"} if keys.get("engine.kind") == "jax" else {}
     if store is not None:
@@ -193,11 +193,11 @@ def require_same(actual: dict[str, str], expected: dict[str, str], where: str, f
     for name, value in expected.items():
         if actual.get(name) != value:
             start = (actual.get(name) or "missing")[:16]
-            raise InputError(f"its {name} has the fingerprint {start}, and not {value[:16]}", where=where, fix=fix)
+            raise InputError(f"its {name} has the fingerprint {start}, not {value[:16]}", where=where, fix=fix)
 
 
 def kind_of(environment: dict[str, Any], **computed: object) -> dict[str, str]:
-    """The processor, the versions and, in `computed`, the way of computing: runs that agree in these must agree in
+    """The processor, the versions and, in `computed`, the way of computing. Runs that agree in these must agree in
     every bit. Facts that an older record lacks are left out."""
     hardware, packages = environment.get("hardware") or {}, environment.get("packages") or {}
     facts = {"processor": hardware.get("cpu"), "instructions": hardware.get("instructions")}

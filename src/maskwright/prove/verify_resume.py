@@ -1,6 +1,6 @@
-"""`maskwright verify-resume`: a user's own job, killed at random moments, against the same job left alone.
+"""`maskwright verify-resume`: a user's own job, killed at random moments, against the same job without kills.
 
-Both run as processes of their own, by the very command that a user types. Weights, optimizer state, each line of
+Both run as processes of their own, by the same command that a user types. Weights, optimizer state, each line of
 metrics except its times, and the results of a fine-tuning run must be equal bit for bit. A loss that is equal at each
 step means equal rows and masks.
 """
@@ -38,7 +38,7 @@ from maskwright.training import checkpoint
 
 TIMES = {"time", "tokens_per_second", "examples_per_second", "matmul_share", "matmul_share_with_muon"}
 TIMES |= {"cpu_share", "memory_share", "gpu_share", "gpu_memory_share"}
-"""Keys of a log line that depend on a clock or on what else runs, and so may differ."""
+"""Keys of a log line that depend on a clock or on other programs, and so may differ."""
 HELD_OUT_ROWS = 64
 
 
@@ -69,8 +69,8 @@ class ResumeVerdict:
 
 
 def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | FinetuneConfig:
-    """The same run, but `steps` long: the schedule's phases shrink with it, every step is logged, and saves are
-    frequent and at odd places, so that kills meet all of them. It does not end earlier (patience)."""
+    """The same run with `steps` steps: the schedule's phases shrink with it, every step is logged, and saves are
+    frequent and at odd places, so that kills hit all of them. It does not end earlier (patience)."""
     if isinstance(config, FinetuneConfig):
         ready: Prepared = prepare_finetuning(with_its_splits(config), RunDirectory(""))
     else:
@@ -89,7 +89,7 @@ def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | Fin
     values["evaluation"] |= {"every_steps": max(2, steps // 4), "patience": None}
     values["evaluation"] |= {} if finetunes else {"max_rows": HELD_OUT_ROWS}
     values["logging"] |= {"every_steps": 1}
-    if values["engine"]["compile"] == "auto":  # as the long run decides, not the short one
+    if values["engine"]["compile"] == "auto":  # the long run decides, not the short one
         values["engine"]["compile"] = "on" if _compiles(ready) else "off"
     for key, value in OF_ONE_RUN.items():
         put(values, key, value, "verify-resume")
@@ -139,7 +139,7 @@ def verify_resume(
         killed_after, again = [], 0
         times = [record["time"] for record in straight.read_metrics() if "loss" in record]
         pause = 3.0 * (times[-1] - times[0]) / max(len(times) - 1, 1)
-        # The first of several before any step, so that one falls into the start; a single one after saved steps.
+        # The first of several kills comes before any step, so that one hits the start; a single kill after saved steps.
         first = 0 if kills > 1 else generator.randrange(steps // 4, steps // 2)
         for moment in [first, *sorted(generator.sample(range(1, steps), min(kills, steps) - 1))]:
             reached = _killed(verb, file, killed, moment, generator.random() * pause)
@@ -163,7 +163,7 @@ def verify_resume(
 
 
 def start_run(verb: Kind, file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
-    """Starts the run by the command that a user types. Its output goes to a log beside the folder."""
+    """Starts the run by the command that a user types. Its output goes to a log next to the folder."""
     with open(f"{directory.location}.log", "ab") as log:
         command = python_module("maskwright", verb, file, "--run", directory.location)
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -1,1 +1,1 @@
-"""Pages: what all of them share (frame, tables, plots), and the report of one run or several. No torch, no numpy."""
+"""The shared parts of all pages (frame, tables, plots), and the report of one run or several. No torch, no numpy."""

@@ -91,7 +91,7 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
 
 
 def _languages(source: Mapping[str, Any]) -> str:
-    """Shares of languages; empty where they were not counted, and for text without languages, such as DNA."""
+    """Shares of languages; empty if they were not counted, and for text without languages, such as DNA."""
     counts = source.get("languages") or {}
     if not (total := sum(counts.values())):
         return ""
@@ -157,4 +157,4 @@ def environment(run: RecordedRun) -> list[Block]:
 
 
 def _cores(count: object) -> str:
-    return several(count, "core") if isinstance(count, int) else "cores not known"
+    return several(count, "core") if isinstance(count, int) else "cores unknown"

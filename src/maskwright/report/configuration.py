@@ -94,7 +94,7 @@ def _at(values: Mapping[str, Any], dotted: str, default: Any) -> Any:
 
 def _changed(run: RecordedRun, written: Mapping[str, Any]) -> dict[str, Any]:
     """The run's values that differ from `written` (sections of a YAML) and the defaults, or are lists or
-    mappings that are spelt differently there."""
+    mappings that are written differently there."""
     defaults = _defaults(run)
     return {key: value for key, value in run.config.items() if not _equal(value, _at(written, key, defaults.get(key)))}
 
@@ -153,7 +153,7 @@ def how_to_repeat(run: RecordedRun) -> list[Block]:
 
 
 def _as_yaml(values: Mapping[str, Any]) -> str:
-    """YAML of values by dotted key. The keys of a section have to follow one another."""
+    """YAML of values by dotted key. The keys of a section must follow one another."""
     lines: list[str] = []
     previous: list[str] = []
     for dotted, value in values.items():
@@ -181,7 +181,7 @@ def _preparation(source: Mapping[str, Any]) -> list[str]:
 
 
 def as_typed(source: Mapping[str, Any]) -> str:
-    """The recorded command of a source; empty where none is."""
+    """The recorded command of a source; empty without one."""
     command = source.get("command") or []
     missing_words = source.get("command_words", 0) - len(command)
     rest = f" # and {several(missing_words, 'more word')}: the store's manifest lists all" if missing_words > 0 else ""

@@ -24,7 +24,7 @@ UNITS = 1000
 TOP, BETWEEN_MARKS, FOOT = 22, 26, 38
 """Pixels above the area for the panel's title, between two marks of its scale, and below the last panel for steps."""
 FAR, TOO_FAR = 20.0, 3.0
-"""A scale is logarithmic where its highest value is `FAR` times the median. Otherwise values that are `TOO_FAR` times
+"""A scale is logarithmic if its highest value is `FAR` times the median. Otherwise values that are `TOO_FAR` times
 higher than all but the highest hundredth are cut off."""
 UNITS_OF_MARKS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
 """(least highest mark of a scale, its unit, the unit's suffix)"""
@@ -58,7 +58,7 @@ class Tick:
     kind: TickKind
     text: str
     colour: str = ""
-    """CSS class of the colour of its run, where there are several."""
+    """CSS class of the colour of its run, if there are several."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
     mark = {"started": "▶", "spiked": "▲", "rolled-back": "◀"}.get(tick.kind)
     if mark is None:
         return upright
-    shift = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike stands at the same step
+    shift = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike is at the same step
     attributes = f'x="{x}"{shift} y="{bottom - height - 1}" text-anchor="middle"'
     return f'{upright}<text class="{kind}" {attributes}>{mark}</text>'
 

@@ -35,7 +35,7 @@ class Drawing:
 class Bars:
     values: Mapping[str, float]
     unit: str
-    """The noun for one, where values are counts."""
+    """The singular noun, if values are counts."""
     heading: str = ""
 
 
@@ -99,7 +99,7 @@ class ReportSection:
 
 
 def write(path: str, title: str, sections: Sequence[ReportSection]) -> None:
-    """Writes HTML. Raises `InputError` where the file cannot be written."""
+    """Writes HTML. Raises `InputError` if the file cannot be written."""
     with output.writer(path) as file:
         file.write(html(title, sections).encode("utf-8", "replace"))
 

@@ -1,5 +1,5 @@
 """The frame of all pages. Each page is one HTML file without scripts, pictures or anything from elsewhere. It is light
-or dark as the reader's system is, and fits a phone's width too."""
+or dark like the reader's system, and fits a phone's width too."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ circle.helped { fill: var(--good); } circle.hurt { fill: var(--bad); }
 circle.seed { fill: var(--text); fill-opacity: .75; } .mean { stroke: var(--text); stroke-width: 2; }
 .share-right { fill: var(--good); opacity: .3; } .share-of-all { fill: var(--none); opacity: .6; }
 figure { margin: 1rem 0; } figcaption { font-size: .9rem; }
-figure div { overflow-x: auto; /* a table that goes on has a shadow at that side, which its ends cover */
+figure div { overflow-x: auto; /* a table that continues has a shadow at that side, which its ends cover */
   background: linear-gradient(to right, var(--back) 40%, transparent) left / 2rem 100% no-repeat local,
     linear-gradient(to left, var(--back) 40%, transparent) right / 2rem 100% no-repeat local,
     linear-gradient(to right, var(--faint), transparent) left / .4rem 100% no-repeat scroll,

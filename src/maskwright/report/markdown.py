@@ -53,8 +53,8 @@ def _table(content: ReportTable) -> str:
 
 
 def literal(words: str) -> str:
-    """Text of others for our page: on one line, with every character escaped that Markdown or HTML would take
-    for markup, also the signs that make a list, a rule or a heading at the begin of a line."""
+    """Text of others for our page: on one line, with every character escaped that Markdown or HTML would read
+    as markup, and the signs that make a list, a rule or a heading at the begin of a line."""
     escaped = re.sub(r"([\\`*_\[\]<>|#&~$])", r"\\\1", one_line(words))
     return re.sub(r"^(?:(\d{1,9})(?=[.)](?: |$))|(?=[-+](?:[- ]|$)|=+$))", r"\1\\", escaped)
 

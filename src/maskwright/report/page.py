@@ -13,7 +13,7 @@ MOST_NAMED = 3
 
 
 def write(path: str, runs: Sequence[RecordedRun], dollars_per_hour: float | None = None) -> None:
-    """Writes HTML. Raises `InputError` where the file cannot be written."""
+    """Writes HTML. Raises `InputError` if the file cannot be written."""
     document.write(path, *contents(runs, dollars_per_hour))
 
 

@@ -1,5 +1,5 @@
-"""Plots as inline SVG. Places along the width are percentages, so that a plot fits a phone and a desk alike and its
-text keeps its size. Colours are CSS classes; a sign stands next to each colour."""
+"""Plots as inline SVG. Positions along the width are percentages, so that a plot fits a phone and a desktop, and its
+text keeps its size. Colours are CSS classes, each with a sign next to it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def round_step(width: float, most: int) -> float:
 
 
 def decimals(step: float) -> int:
-    """Those of marks that are a step apart."""
+    """Decimals of marks that are a step apart."""
     return max(0, -math.floor(math.log10(step) + 1e-9))
 
 
@@ -92,7 +92,7 @@ def reliability(bins: Sequence[tuple[float, float, float, float, float]], error:
 
 
 def bars(values: Mapping[str, float], unit: str) -> str:
-    """A row for each value: its name and amount, and a bar below them. `unit`: the noun for one, where values are
+    """A row for each value: its name and amount, and a bar below them. `unit`: the singular noun, if values are
     counts."""
     largest = max(values.values(), default=0) or 1
     rows = []
@@ -126,6 +126,6 @@ def axis(shared: Scale, top: int, unit: str, *, sign: bool = False) -> str:
 
 
 def shortened(name: str) -> str:
-    """The name without its middle if it is long: names of runs differ at their ends."""
+    """The name without its middle if it is long, since names of runs differ at their ends."""
     half = LONGEST_NAME // 2 - 1
     return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"

@@ -58,13 +58,13 @@ class RecordedRun:
     config_text: str | None
     """`config.yaml`."""
     saved: dict[str, Any]
-    """`step` and `weights_sha256` of the newest checkpoint; empty where there is none."""
+    """`step` and `weights_sha256` of the newest checkpoint; empty without one."""
     steps: tuple[int, ...] = ()
     """Steps of the checkpoints that are kept."""
     damaged: tuple[str, ...] = ()
     """A line for each damaged record: its path, what the page lacks, and the fix."""
     known_state: str = ""
-    """The state where `report` could not read it."""
+    """The state if `report` could not read it."""
 
     @property
     def state(self) -> str:
@@ -90,14 +90,14 @@ class RecordedRun:
 
     @property
     def planned(self) -> int | None:
-        """Steps of the whole run; None where no record says how many."""
+        """Steps of the whole run; None if no record gives them."""
         status, checkpoint = self.report.status, self.report.checkpoint
         known = (status and status.of) or (checkpoint and checkpoint.of)
         return known or (self.record.steps if self.record else None)
 
     @property
     def of(self) -> int:
-        """Steps of the whole run, as far as they are known."""
+        """Steps of the whole run, or the known ones."""
         return max(self.planned or 0, self.step)
 
     def points(self, key: str) -> Points:
@@ -110,7 +110,7 @@ class RecordedRun:
 
     @cached_property
     def judged(self) -> Mapping[str, Any]:
-        """The evaluation of the model: of its best step where evaluations choose it, else the last."""
+        """The evaluation of the model: its best step's if evaluations choose it, else the last."""
         if self.record is None:
             return {}
         lines = evaluations(self.metrics, self.record.judges)
@@ -145,12 +145,12 @@ class RecordedRun:
 
     @cached_property
     def held_out(self) -> list[str]:
-        """Names of the held-out sets, where they have names."""
+        """Names of the held-out sets, if they have names."""
         keys = {key for line in self.metrics for key in line if key.startswith("valid_") and key.endswith("_loss")}
         return sorted(key.removeprefix("valid_").removesuffix("_loss") for key in keys if key != "valid_loss")
 
     def baseline(self, name: str = "") -> tuple[float, float] | None:
-        """(loss, accuracy) of the unigram baseline; without a name, of what counts as the run's held-out loss."""
+        """(loss, accuracy) of the unigram baseline; without a name, for the run's held-out loss."""
         baselines = self.card.get("unigram")
         if not isinstance(baselines, dict) or not baselines:
             return None
@@ -161,7 +161,7 @@ class RecordedRun:
 
     @cached_property
     def spans(self) -> list[tuple[float, float]]:
-        """(begin, end) in Unix seconds of each start, as far as the run's own lines show."""
+        """(begin, end) in Unix seconds of each start, from the run's own lines."""
         times = sorted(float(line["time"]) for line in (*self.metrics, *self.history) if _is_number(line.get("time")))
         if self.report.status and times:
             times.append(max(times[-1], self.report.status.heartbeat))
@@ -185,7 +185,7 @@ class _Records:
     """Reads records of a run's folder, and notes damaged ones, which it leaves out."""
 
     def __init__(self, folder: Folder, inside: str, ended: dict[str, str]) -> None:
-        """`ended`: see `ended_files`. They count instead of those in the folder."""
+        """`ended`: see `ended_files`. They replace the files in the folder."""
         self.folder, self.inside, self._ended = folder, inside, ended
         self.damaged: list[str] = []
 
@@ -225,18 +225,18 @@ class _Records:
 
 
 def read(location: str) -> RecordedRun:
-    """Reads a run's records. Raises `InputError` where there is no run, or its configuration is damaged."""
+    """Reads a run's records. Raises `InputError` without a run, or for a damaged configuration."""
     folder = Folder(location, reach=True)
     try:
         report = status.look(location)
     except InputError:
         if "compare.json" in folder.names():
-            fix = "open its verdict.html; runs/ below it contains the runs that it compared"
+            fix = "open its verdict.html, or a run below its runs/"
             raise InputError("is a comparison, which writes its own page", where=location, fix=fix) from None
         raise
     inside, ended = "", dict[str, str]()
     if report.state == "only checkpoints" and report.checkpoint and "checkpoints" not in folder.names():
-        inside = f"{step_folder(report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
+        inside = f"{step_folder(report.checkpoint.step)}/"  # copies hold the run's records next to each checkpoint
         ended = ended_files(folder, report.checkpoint.step)
     record, read_from, state = _record(folder, inside), _Records(folder, inside, ended), ""
     content = folder.get("status.json")

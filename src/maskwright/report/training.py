@@ -15,7 +15,7 @@ from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
 
 COLOURS = 6
-"""Kinds of lines that the page's style tells apart."""
+"""Kinds of lines that the page's style distinguishes."""
 LEGENDS = {
     "saved": ("|", "save"),
     "started": ("▶", "restart"),
@@ -100,7 +100,7 @@ def _metrics(runs: Sequence[RecordedRun]) -> list[Panel]:
 
 
 def _metric_keys(runs: Sequence[RecordedRun]) -> list[str]:
-    """Every metric of the validation split but the loss; for fine-tuning only."""
+    """Every metric of the validation split except the loss; only for fine-tuning."""
     if not all(run.is_finetuning for run in runs):
         return []
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith("valid_")}
@@ -144,7 +144,7 @@ def _health(runs: Sequence[RecordedRun]) -> list[Panel]:
 
 
 def _ticks(runs: Sequence[RecordedRun]) -> list[Tick]:
-    """The ticks of several runs have the colours of their curves, and leave out saves, which would be everywhere."""
+    """The ticks of several runs have the colours of their curves, and omit saves, which would be everywhere."""
     if len(runs) == 1:
         return incidents.ticks(runs[0])
     return [
@@ -201,7 +201,7 @@ def _legend(runs: Sequence[RecordedRun], panels: Sequence[Panel]) -> str:
 
 
 def by_source(runs: Sequence[RecordedRun]) -> list[Block]:
-    """Loss of each held-out set that has a name; empty where there is none."""
+    """Loss of each held-out set with a name; empty without any."""
     run = runs[0]
     if len(runs) > 1 or not run.held_out or run.is_finetuning:
         return []

@@ -1,4 +1,4 @@
-"""Numbers and lists in words, as every page writes them."""
+"""Numbers and lists in words, for all pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from maskwright.core.console import human_count, several
 
 MINUS = "\N{MINUS SIGN}"
 FIXED = "\N{NO-BREAK SPACE}"
-"""Between a sign and its number, which stay on one line."""
+"""Space between a sign and its number, which stay on one line."""
 NOTHING = "\N{EN DASH}"
 """In a table, for unknown or absent values."""
 

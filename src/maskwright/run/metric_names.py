@@ -1,4 +1,4 @@
-"""Names of the numbers of `metrics.jsonl` in other services: those of Hugging Face's Trainer, so that one plot can show
+"""Names of the numbers of `metrics.jsonl` in other services, equal to Hugging Face's Trainer, so that one plot can show
 runs of both. docs/report-to.md lists them."""
 
 from __future__ import annotations

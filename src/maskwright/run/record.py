@@ -167,8 +167,7 @@ class RunRecord:
     """Held-out texts, by name; a single one has no name."""
     began_from: BeganFrom
     fine_tuning: dict[str, Any] = field(default_factory=dict)
-    """Values for fine-tuning alone in config.json of the base, except those that the run sets; its export repeats
-    them."""
+    """Values for fine-tuning alone in config.json of the base, except the run's own; its export repeats them."""
     rows: int | None = None
     """The version of the order of rows, of a pretraining run."""
     test: RecordedText | None = None

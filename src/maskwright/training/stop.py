@@ -78,7 +78,7 @@ class StopRequest:
         return self.reason in FINAL
 
     def error(self, what: str, *, is_final: bool = False) -> StoppedEarly:
-        """The end of the run. `is_final`: whether another rank was asked for a final end."""
+        """The end of the run. `is_final`: whether another rank received a final request."""
         kind = EndedAsAsked if self.is_final or is_final else StoppedEarly
         return kind(what, reason=self.reason or "agreed")
 

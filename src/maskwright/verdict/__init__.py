@@ -1,1 +1,1 @@
-"""Whether one model did better than another on the user's labels: the statistics, and the page that says so."""
+"""Whether one model did better than another on the user's labels: the statistics and the page."""

@@ -1,8 +1,8 @@
 """From finished runs to a verdict for each task and pair of arms.
 
 *helped* and *hurt* need both: an interval that excludes 0, and p < 0.05 in the exact test after Holm's correction over
-all comparisons of the page. The interval asks about new seeds and new test examples; the exact test does not need the
-interval's large numbers. Where no outcome of the test could reach p < 0.05, the verdict is *cannot conclude*.
+all comparisons of the page. The interval is about new seeds and new test examples; the exact test does not need the
+interval's large numbers. If no outcome of the test could reach p < 0.05, the verdict is *cannot conclude*.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLASS_DRAWS = 2_000
 """Draws for the intervals of single classes."""
 CLASSES_AT_ONCE = 32
 AGREES = 1e-5
-"""Tolerance between a run's recorded score and that of its predictions."""
+"""Tolerance between a run's recorded score and the score of its predictions."""
 NOT_BY_CLASS = ("regression", "scores")
 """Kinds of tasks without a score of each class."""
 
@@ -74,13 +74,13 @@ class ArmDifference:
     same_answers: bool
     """Whether every run of one arm has the same predictions as the other's."""
     classes: tuple[ClassChange, ...]
-    """The largest change first; empty where a task has no classes."""
+    """The largest change first; empty if a task has no classes."""
     verdict: Word = "cannot conclude"
 
 
 @dataclass(frozen=True)
 class Degenerate:
-    """A run that learned nothing, or something else went wrong. It counts like any other."""
+    """A run that learned nothing or has another fault. It counts like any other."""
 
     task: str
     arm: str
@@ -141,9 +141,8 @@ class _Measured:
 def judge(
     results: Results, *, draws: int = statistics.DRAWS, class_draws: int = CLASS_DRAWS, random_seed: int = 0
 ) -> VerdictReport:
-    """Computes the verdicts. Every arm has the same seeds in each task. Raises `InputError` for a score that is not
-    that of the run's predictions. The same results and random seed give the same report, whatever the order of the
-    runs."""
+    """Computes the verdicts. Every arm has the same seeds in each task. Raises `InputError` for a score that differs
+    from the predictions' score. The same results and random seed give the same report, for any order of the runs."""
     recipe = len(results.arms[0].pretraining_runs) > 1
     count = len(results.tasks) * (len(results.arms) - 1)
     class_draws = min(draws, class_draws)
@@ -289,7 +288,7 @@ def _changes(task: ComparedTask, base: _Measured, other: _Measured) -> tuple[Cla
 
 def degenerate_runs(results: Results, task: ComparedTask) -> list[Degenerate]:
     """Runs that have a fault, give one answer to everything, do no better than the most frequent label, or whose
-    training loss was never below that of guessing."""
+    training loss was never below a guess's."""
     degenerate = []
     for arm in results.arms:
         for run in results.of(arm, task):
@@ -317,5 +316,5 @@ def _why_degenerate(task: ComparedTask, run: ScoredRun) -> str:
     elif task.metric == "accuracy" and task.majority and run.score <= task.majority[1]:
         reasons.append("its score is no better than that of the most frequent label")
     if run.lowest_loss is not None and task.guessing is not None and run.lowest_loss >= task.guessing:
-        reasons.append(f"its training loss was never below {task.guessing:.3f}, that of guessing")
+        reasons.append(f"its training loss was never below {task.guessing:.3f}, a guess's loss")
     return "; ".join(reasons)

@@ -1,10 +1,10 @@
 """The smallest difference that a comparison could have shown, so that "no difference shown" says something.
 
-It is the true difference that the same experiment, made again with new seeds and new test examples, would call
-*helped* with a probability of 80 %: a minimum detectable effect (Bloom 1995, doi 10.1177/0193841X9501900504), here of
-the very rule that decides, interval and exact test, found by simulation. What goes in is the spread that was seen. A
-standard deviation from eight seeds is uncertain by a quarter, and a power that takes it for the truth is too high on
-average; so each simulated experiment draws it anew from what the data leave open (σ² = s²·(k-1)/χ², as in the
+It is the true difference that the same experiment, repeated with new seeds and new test examples, would call
+*helped* with a probability of 80 %: a minimum detectable effect (Bloom 1995, doi 10.1177/0193841X9501900504), here for
+the actual rule, interval and exact test, found by simulation from the observed spread. A standard deviation from eight
+seeds is uncertain by a quarter, and a power that ignores this is too high on average, so each simulated experiment
+draws it again from its uncertainty (σ² = s²·(k-1)/χ², as in the
 assurance of O'Hagan et al. 2005, doi 10.1002/pst.175).
 """
 
@@ -22,7 +22,7 @@ from maskwright.verdict import statistics
 POWER = 0.8
 EXPERIMENTS = 1_000
 ARRANGEMENTS = 1_024
-"""Least number of signs or divisions in a simulated experiment. Where there are more, this many are drawn."""
+"""Number of signs or divisions in a simulated experiment, which are drawn if there are more."""
 NORMAL_95 = 1.959964
 
 
@@ -35,7 +35,7 @@ class Spread:
     units: float
     """Between pairs; or between pretraining runs of an arm."""
     shared: float
-    """Of the choice of test examples, which all pairs or runs share and a new experiment would not."""
+    """Of the choice of test examples, which all pairs or runs share, but a new experiment would not."""
     interval: float
     """The part of the interval's standard deviation that is not from `units`."""
 
@@ -48,8 +48,8 @@ def smallest_p(sizes: tuple[int, ...]) -> float:
 
 
 def smallest_difference(spread: Spread, comparisons: int, random: np.random.Generator) -> float | None:
-    """The difference as a fraction of 1; None where none could be shown, however large. Of the `comparisons` that
-    Holm's correction counts, this one alone is taken to differ."""
+    """The difference as a fraction of 1; None if no size could be shown. Of the `comparisons` that Holm's correction
+    counts, only this one is assumed to differ."""
     if smallest_p(spread.sizes) * comparisons >= statistics.ALPHA:
         return None
     count = sum(spread.sizes)
@@ -63,19 +63,19 @@ def smallest_difference(spread: Spread, comparisons: int, random: np.random.Gene
     half = NORMAL_95 * np.sqrt(of_units + spread.interval**2)
     gain = rows @ effect
     start = noise @ rows.T + shared[:, None] * gain
-    # Each experiment is followed while the difference grows. An arrangement is as far from 0 as what was done until its
-    # mean, which grows by `gain` of the difference, is left behind; the test is passed when few enough are left.
+    # Each experiment is followed while the difference grows. An arrangement is as far from 0 as the actual one until
+    # its mean, which grows by `gain` of the difference, falls behind; the test is passed when few enough remain.
     with np.errstate(divide="ignore", invalid="ignore"):
         behind = np.fmax((start - start[:, :1]) / (1 - gain), (-start - start[:, :1]) / (1 + gain))
-    behind[:, np.abs(gain) > 1 - statistics.ROUNDING] = np.inf  # what was done, and its opposite, always are
+    behind[:, np.abs(gain) > 1 - statistics.ROUNDING] = np.inf  # the actual arrangement and its opposite always are
     allowed = math.ceil(statistics.ALPHA * len(rows) / comparisons) - 1
     passed = -np.partition(-behind, allowed, axis=1)[:, allowed]
     return float(np.quantile(np.maximum(passed, half - start[:, 0]), POWER).clip(0))
 
 
 def _arrangements(sizes: tuple[int, ...], limit: int, random: np.random.Generator) -> tuple[Floats, Floats]:
-    """Rows that give the mean difference under each arrangement, what was done first; and which units an effect moves.
-    The opposite of each choice of signs is as far from 0 and left out."""
+    """Rows that give the mean difference under each arrangement, the actual one first; and the units that an effect
+    moves. The opposite of each choice of signs is as far from 0 and left out."""
     count = sum(sizes)
     if len(sizes) == 1:
         sign_count = 2 ** (count - 1)
@@ -102,8 +102,8 @@ def of_pairs(draws: Floats, resampled: Floats, differences: Floats) -> Spread:
 
 
 def of_recipes(draws: Floats, resampled: tuple[Floats, Floats], scores: tuple[Floats, Floats]) -> Spread:
-    """The same of two arms with several pretraining runs. `resampled`: draws × runs × seeds; `scores`: runs × seeds, as
-    measured. What the fine-tuning seeds do to all runs of an arm is shared as well."""
+    """The spread of two arms with several pretraining runs. `resampled`: draws × runs × seeds; `scores`: runs × seeds,
+    as measured. The effect of fine-tuning seeds on all runs of an arm is shared too."""
     means = [table.mean(1) for table in scores]
     sizes = tuple(map(len, means))
     first, second = (draw.mean(2) for draw in resampled)
@@ -119,7 +119,7 @@ def of_recipes(draws: Floats, resampled: tuple[Floats, Floats], scores: tuple[Fl
 
 def _interplay(resampled: Floats) -> float:
     """The part of the variance of the mean over units (draws × units) that is noise of single units on single examples,
-    and as such already in the spread of the units."""
+    and so is already in the spread of the units."""
     units = resampled.shape[1]
     return float((resampled.var(0).mean() - resampled.mean(1).var()) / (units - 1))
 

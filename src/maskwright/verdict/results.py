@@ -1,7 +1,7 @@
 """The data of a comparison: arms, tasks and finished runs, in one JSON file.
 
 Predictions are kept for every test example, so that any metric can be computed again on resampled examples. The table
-in `labels/scoring.py` has their form for each kind of task, and its metrics.
+in `labels/scoring.py` lists their form and metrics for each kind of task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Arm:
     pretraining_runs: tuple[str, ...]
     """One for the question about this checkpoint, several for the question about the recipe."""
     seconds: float | None = None
-    """Duration of its pretraining, all runs together; None where it was not recorded."""
+    """Duration of its pretraining, all runs together; None if it was not recorded."""
     tokens: int | None = None
     """Tokens that its pretraining read, all runs together."""
     transformer: bool = True
@@ -47,11 +47,11 @@ class ComparedTask:
     positive: int = 1
     """The label of the metric `f1`."""
     score: str = ""
-    """Only for `scores`: what an example's own score is, such as nDCG@10."""
+    """Only for `scores`: the name of an example's own score, such as nDCG@10."""
     example: str = "example"
-    """What one is called: an example, or a question."""
+    """The noun for one: an example, or a question."""
     guessing: float | None = None
-    """The training loss of a model that gives every label the same probability; None where there is none."""
+    """The training loss of a model that gives every label the same probability; None if undefined."""
 
     @property
     def scoring(self) -> Scoring:
@@ -90,7 +90,7 @@ class ScoredRun:
     """The task's metric on the test set, between 0 and 1 (correlations: -1 and 1)."""
     predictions: Outcomes
     final_loss: float | None = None
-    """On the training examples, as the last line of the log has it."""
+    """Loss on the training examples in the last line of the log."""
     lowest_loss: float | None = None
     """The lowest training loss of the log, whose lines are means over several steps."""
     tokens: int | None = None
@@ -98,7 +98,7 @@ class ScoredRun:
     fault: str = ""
     """A fault, such as a stop by the health check; empty for none."""
     beside: dict[str, float] = field(default_factory=dict)
-    """Other metrics on the test set, by name, which no verdict is about."""
+    """Other metrics on the test set, by name, without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Results:
-    """All data of a comparison. The first arm is the one that the others are compared with."""
+    """All data of a comparison. The other arms are compared with the first."""
 
     arms: tuple[Arm, ...]
     tasks: tuple[ComparedTask, ...]
@@ -132,7 +132,7 @@ class Results:
 
     @property
     def without_transformer(self) -> list[str]:
-        """The names of the arms that have none."""
+        """The names of the arms without a transformer."""
         return [arm.name for arm in self.arms if not arm.transformer]
 
     def seeds(self, task: ComparedTask) -> list[int]:

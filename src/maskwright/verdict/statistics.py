@@ -3,12 +3,12 @@
 Two things differ from one experiment to the next: the seeds (or the pretraining runs) and the test examples. An
 interval from one alone is too narrow. The Multi-Bootstrap (Sellam et al. 2021, arXiv:2106.16163) resamples both
 together: a draw takes seeds with replacement and examples with replacement, and averages the metric on those examples
-over those seeds. Both arms get the same seeds and examples, as they were paired; pretraining runs of two recipes are
+over those seeds. Both arms get the same seeds and examples, since they are paired; pretraining runs of two recipes are
 not paired, and each recipe's are resampled on their own.
 
 The tests over seeds are exact. If an arm's change of weights did nothing, each seed's difference could as well have had
 the other sign: the p-value is the share of all 2^k signs that give a mean at least as far from 0 (Fisher's
-randomization test). For recipes, all ways to divide the pretraining runs between the arms take the signs' place.
+randomization test). For recipes, all ways to divide the pretraining runs between the arms replace the signs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ LEVEL = 0.95
 """Level of intervals; 1 less the level of tests."""
 ALPHA = 0.05
 WEIGHTS_AT_ONCE = 4_000_000
-"""Resamples are taken in parts, so that their weights fit 16 MB."""
+"""Resamples are drawn in parts, so that their weights fit 16 MB."""
 ROUNDING = 1e-9
-"""Sums that differ by less, relatively, are equal: two orders of adding the same differences."""
+"""Sums with a smaller relative difference are equal, since they add the same differences in another order."""
 
 
 def generator(seed: int, *words: str) -> np.random.Generator:
@@ -89,7 +89,7 @@ def permutation_p(first: Sequence[float] | Floats, second: Sequence[float] | Flo
 
 def _subsets_outside(values: Floats, low: float, high: float, size: int | None = None) -> int:
     """Counts the subsets (of `size`, if given) with a sum of at most `low` or at least `high`. The sums of both halves'
-    subsets are sorted, which takes 2^(k/2) steps and not 2^k."""
+    subsets are sorted, which takes 2^(k/2) steps instead of 2^k."""
     slack = ROUNDING * float(np.abs(values).sum())
     if high - low <= 2 * slack:
         return 2 ** len(values) if size is None else math.comb(len(values), size)
@@ -118,7 +118,7 @@ def smallest_sign_flip_p(seeds: int) -> float:
 
 
 def smallest_permutation_p(first: int, second: int) -> float:
-    """The smallest two-sided p-value: with equal numbers the opposite division is as far from 0."""
+    """The smallest two-sided p-value. With equal numbers, the opposite division is as far from 0."""
     return min(1.0, (2 if first == second else 1) / math.comb(first + second, first))
 
 
@@ -128,7 +128,7 @@ def least_seeds(comparisons: int) -> int:
 
 
 def least_pretraining_runs(comparisons: int) -> int:
-    """The same for pretraining runs of each of two recipes."""
+    """The least number of pretraining runs of each of two recipes."""
     return next(k for k in range(1, 100) if smallest_permutation_p(k, k) * comparisons <= ALPHA)
 
 
@@ -143,7 +143,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def t_above_p(t: float, degrees: int) -> float:
-    """P(T >= t) of Student's distribution with so many degrees of freedom.
+    """P(T >= t) of Student's distribution with `degrees` degrees of freedom.
 
     The finite series in cosines of arctan(t / sqrt(degrees)), Abramowitz and Stegun 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(degrees))
@@ -168,7 +168,7 @@ def t_quantile(degrees: int) -> float:
 
 
 def same_mean_p(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Two-sided p of Student's two-sample test with one pooled variance; None where no spread is known. One of the
+    """Two-sided p of Student's two-sample test with one pooled variance; None without a known spread. One of the
     samples may be a single number."""
     a, b = len(first), len(second)
     means = mean(first), mean(second)  # exact, so that equal values have no spread

@@ -41,7 +41,7 @@ def scores(results: Results, report: VerdictReport) -> ReportTable:
 
 
 def beside(results: Results, task: ComparedTask) -> ReportTable | None:
-    """Means over runs of the metrics that no verdict is about; None where there are none."""
+    """Means over runs of the metrics without a verdict; None without any."""
     names = list(dict.fromkeys(name for run in results.runs if run.task == task.name for name in run.beside))
     if not names:
         return None
@@ -80,7 +80,7 @@ def _places(score: Score, task: ComparedTask) -> int:
 
 
 def classes(pair: ArmDifference) -> ReportTable | None:
-    """The largest changes; None where the task has no classes or nothing changed."""
+    """The largest changes; None if the task has no classes or nothing changed."""
     if not pair.classes or pair.same_answers:
         return None
     rows = []

@@ -1,9 +1,8 @@
 """The sentences and numbers of a verdict's page, which its HTML and its Markdown share.
 
-No number has more digits than it has meaning. Differences and their intervals are rounded where the interval's half
-width has its last meaningful digit, and means where their standard deviation has it, by the rule of the Particle Data
-Group: of the three leading digits of an uncertainty, 100 to 354 keep two, 355 to 949 keep one, 950 to 999 become 1000.
-"""
+No number has more digits than it has meaning. Differences and their intervals are rounded at the last meaningful digit
+of the interval's half width, and means by their standard deviation, by the rule of the Particle Data Group: of the
+three leading digits of an uncertainty, 100 to 354 keep two, 355 to 949 keep one, 950 to 999 become 1000."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def metric_name(task: ComparedTask) -> str:
 
 
 def decimals(uncertainty: float) -> int:
-    """The decimals of a number with this uncertainty; 1 where the uncertainty is 0."""
+    """The decimals of a number with this uncertainty; 1 if the uncertainty is 0."""
     if uncertainty <= 0 or not math.isfinite(uncertainty):
         return 1
     exponent = math.floor(math.log10(uncertainty))
@@ -128,7 +127,7 @@ def _at_chance(arms: list[str], means: dict[str, float], task: ComparedTask) -> 
 
 
 def _whether_needed(comparison: ArmDifference, results: Results) -> list[str]:
-    """Of a transformer beside an arm that has none: whether it was needed at all."""
+    """Whether a transformer was needed, compared with an arm that has none."""
     arms = (comparison.base, comparison.other)
     without = [arm for arm in arms if arm in results.without_transformer]
     if len(without) != 1 or comparison.verdict == "cannot conclude":
@@ -199,7 +198,7 @@ def question(report: VerdictReport) -> str:
 
 
 def warnings(results: Results) -> list[str]:
-    """Sentences on what was compared, and on the choice of learning rates, that a reader should know."""
+    """Sentences about the compared arms and the choice of learning rates for every reader."""
     sentences = []
     plain = results.without_transformer
     others = [arm.name for arm in results.arms[1:] if arm.transformer]

@@ -1,8 +1,8 @@
-"""Google's refusals as a `CloudError` that names the permission, quota, API or zone, and what to do about it.
+"""Google's refusals as a `CloudError` that names the permission, quota, API or zone, and the fix.
 
-Services report one thing in several ways (a status, a reason in `details`, a sentence), and the reason matters more
-than the code: 403 is a missing permission, a disabled API, a used-up quota or too many requests; 429 is a quota, a rate
-or a zone without machines. https://cloud.google.com/apis/design/errors
+Services report an error in several ways (a status, a reason in `details`, a sentence), and the reason matters more than
+the code: 403 is a missing permission, a disabled API, a used-up quota or too many requests; 429 is a quota, a rate or a
+zone without machines. https://cloud.google.com/apis/design/errors
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from maskwright.core.errors import CloudError
 
 RATE = "rate"
 """Per-minute rate limit: retried, never reported as a `CloudError` reason."""
-LOGIN = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
+LOGIN = "run gcloud auth application-default login, or set GOOGLE_OAUTH_ACCESS_TOKEN (valid for an hour) again"
 ROLES = (  # of calls here, which add least to that permission; https://cloud.google.com/iam/docs/roles-permissions
     ("storage.objects", "roles/storage.objectUser"),
     ("storage.", "roles/storage.admin"),
@@ -46,7 +46,7 @@ CAPACITY = re.compile(
     re.IGNORECASE,
 )
 HARD = re.compile(r"has been exceeded\. Limit|per[ _]?day", re.IGNORECASE)
-"""A quota of resources, or of a day: waiting a minute does not help, whatever reason accompanies the sentence."""
+"""A quota of resources, or of a day. Waiting a minute does not help, with any reason next to the sentence."""
 PER_TIME = re.compile(r"per[ _](?:minute|second|\d+ seconds)|rate limit", re.IGNORECASE)
 QUOTA = re.compile(r"quota", re.IGNORECASE)
 QUOTA_NAME = re.compile(
@@ -58,14 +58,14 @@ BILLING = re.compile(
     r"|billing account .{0,80}(?:disabled|absent|not found|closed)|absent billing account",
     re.IGNORECASE,
 )
-"""Each service words it differently; serviceusage and storage give no reason for it."""
+"""Each service has its own words; serviceusage and storage give no reason."""
 ABSENT_PROJECT = re.compile(r"CONSUMER_INVALID|not found or deleted", re.IGNORECASE)
 CODES = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 13: 500, 14: 503, 16: 401}
 """google.rpc.Code, the error codes of long-running operations, as HTTP statuses of the same meaning."""
 
 
 def unsure(error: CloudError) -> bool:
-    """Whether nothing was decided: there was no answer, or Google's service failed. Later it may answer."""
+    """Whether the answer is open, because none came or Google's service failed. A later try may be answered."""
     return error.reason in ("unreached", "failed")
 
 
@@ -127,7 +127,7 @@ def cloud_error(refusal: Refusal, *, project: str, api: str, where: str) -> Clou
 
 
 def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str, str]:
-    """What is wrong, and the fix."""
+    """(error, fix)."""
     message = refusal.message.rstrip(". ")
     match reason:
         case "credentials":
@@ -135,11 +135,11 @@ def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str
         case "permission":
             return _permission(refusal, project, api)
         case "disabled" if BILLING.search(f"{message} {refusal.words}"):
-            fix = f"link one: gcloud billing projects link {project} --billing-account=ACCOUNT"
+            fix = f"link one with gcloud billing projects link {project} --billing-account=ACCOUNT"
             return f"project {project} has no billing account ({message})", fix
         case "disabled":
             service = refusal.facts.get("service", f"{api}.googleapis.com")
-            fix = f"gcloud services enable {service} --project={project}, wait a minute, and run this again"
+            fix = f"run gcloud services enable {service} --project={project}, wait a minute, and run this again"
             return f"the API {service} is not enabled in project {project}", fix
         case "quota":
             name = _quota(refusal)
@@ -149,7 +149,7 @@ def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str
         case "rate":
             return f"too many requests, even after waiting: {message}", "run this again in a few minutes"
         case "capacity":
-            fix = "try again later, or another zone or provisioning model (slice.fallbacks tries several in turn)"
+            fix = "try again later, or use another zone or provisioning model (slice.fallbacks tries several in turn)"
             return f"Google has no such machines available there now: {message}", fix
         case "missing":
             fix = "check project, zone and name; `maskwright env status` shows what exists"
@@ -164,13 +164,13 @@ def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str
 def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
     message = refusal.message.rstrip(". ")
     if "authentication scopes" in message:
-        fix = "gcloud auth application-default login; a machine's own credentials need the scope cloud-platform"
+        fix = "run gcloud auth application-default login; a machine's own credentials need the scope cloud-platform"
         return f"the credentials lack the scope for this: {message}", fix
     if ABSENT_PROJECT.search(f"{message} {refusal.words}"):
         fix = "check `project:` in the YAML (the ID, not the name), or ask its owner for roles/browser"
         return f"project {project} does not exist, or you may not see it: {message}", fix
     if "quota project" in message:
-        return message, f"gcloud auth application-default set-quota-project {project}"
+        return message, f"run gcloud auth application-default set-quota-project {project}"
     permission = refusal.facts.get("permission") or _first(PERMISSION, refusal.message)
     if permission is None:
         fix = f"ask an owner of project {project} for the roles in docs/google-cloud-access.md"

@@ -88,7 +88,7 @@ class Google:
     def pages(
         self, api: str, path: str, key: str, *, body: dict[str, Any] | None = None, **query: Any
     ) -> Iterator[dict[str, Any]]:
-        """The items under `key`, from all pages. With a `body`, which then has the token of the page, it is a POST."""
+        """The items under `key`, from all pages. With a `body`, which gets the token of the page, it is a POST."""
         token = None
         while True:
             if body is None:
@@ -107,7 +107,7 @@ class Google:
             left = until - time.monotonic()
             if left <= 0:
                 what = f"is still running after {seconds:.0f} s; Google continues it"
-                fix = "run this again: finished parts are not repeated"
+                fix = "run this again, which does not repeat finished parts"
                 raise CloudError(what, reason="other", where=target, fix=fix)
             time.sleep(min(pause, left))
             pause = min(pause * 1.6, LONGEST_POLL_SECONDS)
@@ -186,7 +186,7 @@ class Google:
             what, fix = f"cannot be reached after {TRIES} tries: {error}", "check the network and proxies"
         else:
             what = f"no answer, so it may or may not be done: {error}"
-            fix = "run this again: it checks first what exists"
+            fix = "run this again, which first checks what exists"
         return CloudError(what, reason="unreached", where=f"{self.address(api, path)}/{path}", fix=fix)
 
 
@@ -206,7 +206,7 @@ def _session() -> Any:
     except GoogleAuthError as error:
         raise _no_credentials(error) from None
     session = AuthorizedSession(credentials)
-    session.auth = lambda request: request  # else a `default` entry of ~/.netrc would replace the token
+    session.auth = lambda request: request  # otherwise a `default` entry of ~/.netrc would replace the token
     return session
 
 

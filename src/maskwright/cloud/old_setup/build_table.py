@@ -38,7 +38,7 @@ class _Row:
 
 
 IMAGE, UP = "image ENV --yes", "env up ENV --yes"
-"""IMAGE builds nothing where an image of the same source exists."""
+"""IMAGE builds only if there is no image of the same source."""
 RESEED = "env seed ENV --replace --yes"
 """Also creates a disk of another size."""
 SLICE, GROUP = "env down ENV --only slice --yes", "env down ENV --only group --yes"
@@ -57,7 +57,7 @@ ROWS = (
     _Row("destroy", False, True, None, (GROUP,)),
     _Row("destroy", False, False, False, ("env down ENV --yes", "env down ENV --only nfs --delete-data --yes")),
 )
-"""`initialize` with _DISK=true does what that set-up's README promised and its build did not do."""
+"""`initialize` with _DISK=true does what that set-up's README promised, but its build did not do."""
 
 
 def table() -> str:
@@ -67,7 +67,7 @@ def table() -> str:
 
 def flag(name: str, text: str) -> bool:
     if text not in FLAGS:
-        raise InputError(f"{text[:20]!r} is not true", where=name, fix="true, or leave it out")
+        raise InputError(f"{text[:20]!r} is not true", where=name, fix="write true, or leave it out")
     return FLAGS[text]
 
 
@@ -102,7 +102,7 @@ def commands(
         raise InputError("has neither slice nor group, so there is nothing to create", where=environment, fix=fix)
     listed, remarks = [], []
     if row.mig and "group" not in parts:
-        remarks.append("there is no group: jobs run on the slice's own hosts, so _MIG=true has no part of its own")
+        remarks.append("there is no group, as jobs run on the slice's own hosts, so _MIG=true has no part of its own")
     if row.tpu and "slice" not in parts:
         remarks.append("there is no slice, so _TPU=true has no part of its own")
     for command in row.commands:

@@ -35,7 +35,7 @@ OWN_SCRIPTS = (
 
 
 class Result(NamedTuple):
-    """What a variable becomes."""
+    """The result for a variable."""
 
     fate: Literal["mapped", "defaulted", "refused", "unknown"]
     key: str = ""
@@ -89,7 +89,7 @@ def _network(made: Made, text: str) -> Result:
         fix = "import with NETWORK=default, then add network: with the ranges of the subnetwork (docs/google-cloud.md)"
         raise Refused("is a network of another project", fix=fix)
     name = path["name"] if path else text
-    why = "nothing is created in it; correct network.subnetworks if its subnetwork has another name"
+    why = "existing; correct network.subnetworks if its subnetwork has another name"
     return Result("mapped", "network", {"name": name, "subnetworks": {region_of(made["zone"]): name}}, why)
 
 

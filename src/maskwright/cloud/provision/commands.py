@@ -20,7 +20,7 @@ from maskwright.core.errors import CloudError, InputError
 
 Part = Literal["slice", "group", "disk", "nfs"]
 RUNNING = ("google_container_cluster.environment", "google_compute_router.nat")
-"""What `down` deletes without --delete-data: all that costs money by the hour, except storage."""
+"""Parts that `down` deletes without --delete-data: everything with an hourly price, except storage."""
 DISK, NFS, BUCKET = "google_compute_disk.data", "google_filestore_instance.nfs", "google_storage_bucket."
 REPOSITORY = "google_artifact_registry_repository.images"
 Confirm = Callable[[TerraformPlan], None]
@@ -51,7 +51,7 @@ class EnvironmentSession:
 
 
 def plan(location: str) -> tuple[EnvironmentSession, TerraformPlan]:
-    """What `up` would do. Changes nothing."""
+    """The plan of `up`, without changes."""
     session = EnvironmentSession(location)
     with session.terraform.ready():
         planned = session.terraform.plan(variables(session.environment, session.record.for_disk(session.environment)))
@@ -59,7 +59,7 @@ def plan(location: str) -> tuple[EnvironmentSession, TerraformPlan]:
 
 
 def up(location: str, *, confirm: Confirm, delete_data: bool = False) -> EnvironmentSession:
-    """Create what the YAML asks for, or change what exists accordingly."""
+    """Create the parts in the YAML, or change existing ones accordingly."""
     session = EnvironmentSession(location)
     with session.terraform.ready():
         apply(session, session.record.for_disk(session.environment), confirm, delete_data=delete_data)
@@ -73,7 +73,7 @@ def apply(session: EnvironmentSession, wanted: EnvironmentRecord, confirm: Confi
     _refuse_losses(session, planned, delete_data)
     disk = [change for change in planned.changes if change.type == "google_compute_disk" and not change.deposed]
     if wanted.seeded is not None and any(change.kind in ("create", "replace") for change in disk):
-        fix = "`env down --only disk --delete-data`, then `env seed`"
+        fix = "run `env down --only disk --delete-data`, then `env seed`"
         what = "this disk was seeded but no longer exists; applying would create an empty one"
         raise InputError(what, where=environment.disk_name(wanted.generation), fix=fix)
     ended = _ended(session)
@@ -140,8 +140,8 @@ def down(
     delete_data: bool = False,
     confirm: Confirm,
 ) -> EnvironmentSession:
-    """Delete what runs; with `delete_data`, everything; with `only`, that part. Jobs save before their cluster, or the
-    class of their nodes, is deleted. What exists is read from Terraform's state, not from the YAML."""
+    """Delete running parts; with `delete_data`, everything; with `only`, that part. Jobs save before their cluster, or
+    the class of their nodes, is deleted. The existing parts are read from Terraform's state, not from the YAML."""
     if only in ("disk", "nfs") and not delete_data:
         raise InputError("holds data", where=f"--only {only}", fix="add --delete-data once you no longer need its data")
     session = EnvironmentSession(location)
@@ -181,7 +181,7 @@ def down(
 
 
 def _nfs_of(existing: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The variable `nfs` as it is in the state: the YAML may name another one, or none."""
+    """The variable `nfs` from the state, since the YAML may name another one, or none."""
     state = next((values for address, values in existing.items() if address.startswith(NFS)), None)
     if state is None:
         return {"nfs": None}
@@ -190,12 +190,12 @@ def _nfs_of(existing: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _unprotect(session: EnvironmentSession, values: dict[str, Any], addresses: Sequence[str]) -> None:
-    """Terraform takes the protection of what it deletes from its state, so it is lifted by an apply before."""
+    """Terraform reads protection from its state, so an earlier apply lifts it from parts to delete."""
     if not addresses:
         return
     planned = session.terraform.plan(values, targets=addresses)
     if lost := [change.address for change in planned.changes if change.kind != "update"]:
-        fix = "`maskwright env up` first, or restore the YAML"
+        fix = "run `maskwright env up` first, or restore the YAML"
         raise InputError(f"{lost[0]} differs from the YAML", where=session.environment.name, fix=fix)
     if planned.differs:
         session.terraform.apply(planned)

@@ -12,7 +12,7 @@ from maskwright.core import formats
 from maskwright.core.errors import InputError
 
 MOST_NAMES, MOST_STORES = 20_000, 50
-"""A corpus may have millions of files; the first ones show what it is."""
+"""A corpus may have millions of files; the first ones show its kind."""
 MANIFEST = "manifest.json"
 
 
@@ -56,11 +56,11 @@ def unreadable(google: Google, source: str) -> InputError | None:
         fix = "correct disk.source, or copy the stores there: `maskwright data push STORE --to gs://…`"
         return InputError("has no files", where=source, fix=fix)
     what = f"holds no data that a run can read, only {', '.join(names[:3])}{', …' if names[3:] else ''}"
-    fix = "`maskwright data prepare` makes a token store of text"
+    fix = "make a token store of text with `maskwright data prepare`"
     if foreign := next((name for name in names if basename(name) in formats.SIGNS or formats.by_ending([name])), None):
         what = f"holds token ids of another tool ({foreign}), which runs cannot read"
-        fix = "`maskwright data convert FOLDER --tokenizer TOKENIZER --to STORE` converts them to a store"
-    fix += f", `data push STORE --to {source}-stores` uploads it; --anyway copies the folder as it is"
+        fix = "convert them with `maskwright data convert FOLDER --tokenizer TOKENIZER --to STORE`"
+    fix += f", and upload it with `data push STORE --to {source}-stores`; or copy the folder with --anyway"
     return InputError(what, where=source, fix=fix)
 
 

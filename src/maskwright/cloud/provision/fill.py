@@ -1,8 +1,8 @@
 """The program of the Job of `env seed`: `python -m maskwright.cloud.provision.fill DISK --source gs://… …`.
 
 It copies the folder of the bucket to the disk, verifies every file by the bucket's checksums, runs the preparation
-script, and writes MANIFEST.sha256. Started again, it continues: files that are right stay. With a script, the copy is
-in DISK/source, where the script may delete it; a script that was interrupted runs again from its beginning.
+script, and writes MANIFEST.sha256. Started again, it continues, and correct files stay. With a script, the copy is in
+DISK/source, where the script may delete it; a script that was interrupted runs again from its beginning.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def fill(disk: str, source: str, prepare: str) -> dict[str, int | str]:
-    """Files, bytes and the digest of the manifest. Raises `MaskwrightError` if the disk is not as it should be."""
+    """Files, bytes and the digest of the manifest. Raises `MaskwrightError` for a wrong disk."""
     listing = list_source(source) if source else []
     script = storage.sha256_of_file(prepare) if prepare else ""
     wanted = storage.sha256_of([source, script, [vars(file) for file in listing]])
@@ -108,7 +108,7 @@ def copy(source: str, listing: list[BucketFile], target: str) -> None:
         if not bad:
             return
     what = f"{len(bad):,} files differ from the bucket's, such as {bad[0].name}"
-    raise MaskwrightError(what, where=source, fix="make sure that nothing writes there, then `maskwright env seed`")
+    raise MaskwrightError(what, where=source, fix="stop programs that write there, then run `maskwright env seed`")
 
 
 def _size(path: str) -> int | None:
@@ -129,7 +129,7 @@ def _run(prepare: str, target: str, disk: str) -> None:
     say("prepare")
     code = subprocess.run(["bash", prepare, target, disk], stdin=subprocess.DEVNULL, check=False).returncode
     if code:
-        raise MaskwrightError(f"the preparation script ended with {code}", where="disk.prepare", fix="see its output")
+        raise MaskwrightError(f"the preparation script ended with {code}", where="disk.prepare", fix="read its output")
 
 
 def write_manifest(disk: str) -> dict[str, int | str]:

@@ -1,8 +1,8 @@
 """Build the container image from a checkout: with docker here, or with Cloud Build into Artifact Registry.
 
 Only files that git tracks are uploaded, so a `.env`, a `*.tfvars` or an editor's backup never leaves. For an
-environment, source and build logs go to the state bucket, which jobs cannot write to: all of them run what is built
-from it.
+environment, source and build logs go to the state bucket, to which jobs cannot write, since all jobs run images that
+are built from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOCKERFILE = "deploy/Dockerfile"
 FILES = ("pyproject.toml", "README.md", "LICENSE", ".dockerignore")
 FOLDERS = ("src", "deploy", "recipes", "requirements")
 ENDINGS = (".py", ".typed", ".yaml", ".html", ".js", ".css", ".svg", ".tf", ".hcl", ".sh", ".lock", "Dockerfile")
-"""Files that are taken where there is no git, as in a build of cloudbuild.yaml."""
+"""Files that are used without git, as in a build of cloudbuild.yaml."""
 REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([a-z0-9:.-]+)/([a-z0-9-]+)/([a-z0-9/._-]+):([\w.-]+)")
 DOCKER = "gcr.io/cloud-builders/docker"
 """Google's own builder: github.com/GoogleCloudPlatform/cloud-builders"""
@@ -52,7 +52,7 @@ class Image(NamedTuple):
 
 
 def sources(folder: str) -> list[str]:
-    """Files of the checkout that the image is made of. Raises `InputError` for a folder that is not a checkout."""
+    """Files of the checkout from which the image is made. Raises `InputError` for a folder that is not a checkout."""
     missing = [name for name in (DOCKERFILE, *FILES) if not os.path.isfile(os.path.join(folder, name))]
     if missing:
         fix = "run it in a checkout of the repository, or name one: --source FOLDER"
@@ -114,7 +114,7 @@ class _Parts(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the repository, in Artifact Registry."""
+        """Path of the repository in Artifact Registry."""
         return f"projects/{self.project}/locations/{self.region}/repositories/{self.repository}"
 
 
@@ -176,7 +176,7 @@ def _failed(image: str, staging: str, done: Mapping[str, Any]) -> CloudError:
         say(redact(line))
     detail = (done.get("failureInfo") or {}).get("detail") or done.get("statusDetail") or ""
     what = f"the build ended with {done['status']}{': ' if detail else ''}{detail}"
-    fix = "see its log above, or in the console" if log else f"see its log: {done.get('logUrl', 'in the console')}"
+    fix = "read its log above, or in the console" if log else f"read its log: {done.get('logUrl', 'in the console')}"
     return CloudError(what, reason="other", where=image, fix=fix)
 
 
@@ -191,8 +191,8 @@ def build_for(
     service_account: str | None = None,
     confirm: Confirm,
 ) -> list[Image]:
-    """Build the images of an environment, which the next jobs run: one for each of its accelerators, or for the given
-    one, unless there is one of this source. Without a repository, create that first."""
+    """Build the images for the next jobs of an environment: one for each of its accelerators, or for the given one,
+    unless an image of this source exists. Without a repository, create that first."""
     session = EnvironmentSession(location)
     environment = session.environment
     if environment.image is not None:
@@ -200,7 +200,7 @@ def build_for(
         return [Image(environment.image, "", False)]
     content, made = pack(folder), []
     for device in [accelerator] if accelerator else environment.accelerators:
-        # An image for TPUs holds libtpu: the repository is the environment's own, and its nodes need no way to PyPI.
+        # An image for TPUs holds libtpu: the repository is the environment's own, and its nodes need not reach PyPI.
         arguments = arguments_of(device, libtpu=device == "tpu")
         digits = hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
         image = f"{environment.built_image}:{__version__}-{digits}"

@@ -1,7 +1,7 @@
 """`env init` prepares a project for its first environment, and checks whether this one can be created there.
 
 It enables the APIs, creates the bucket for Terraform's state, and checks the zones' machines.
-It names everything that is missing at once. Another run changes nothing that exists.
+It names everything that is missing at once. Another run does not change existing parts.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def needed_apis(environment: Environment) -> list[str]:
 
 
 def enable_apis(google: Google, environment: Environment) -> Iterator[Check]:
-    """Enable those that are off. Only serviceusage has to be enabled already."""
+    """Enable those that are off. Only serviceusage must already be enabled."""
     wanted = needed_apis(environment)
     try:
         off = _off(google, wanted)
@@ -149,7 +149,7 @@ def _create(google: Google, environment: Environment) -> Check:
         bucket = google.find("storage", f"b/{environment.state}")
         if bucket is None:
             raise
-        return _check_bucket(google, environment, bucket)  # of another run, or of the request whose answer was lost
+        return _check_bucket(google, environment, bucket)  # by another run, or by the request whose answer was lost
     detail = f"created in {location}: versioned, private, for all environments of {google.project}"
     return Check("bucket", f"gs://{environment.state}", "ok", detail)
 
@@ -184,8 +184,8 @@ def _check_bucket(google: Google, environment: Environment, bucket: dict[str, An
 
 
 def offered(google: Google, environment: Environment) -> Iterator[Check]:
-    """A result for each zone and type of machine or disk: pods for a machine that a zone lacks would wait for ever, and
-    neither Terraform's plan nor the cluster reports it. Quotas are not checked: Google publishes none for TPUs."""
+    """A result for each zone and type of machine or disk. Pods for a machine that a zone lacks would wait for ever,
+    which neither Terraform nor the cluster reports. Quotas are not checked, since Google publishes none for TPUs."""
     wanted: dict[tuple[str, str, str], None] = {}
     for nodes in environment.hosts.values():
         zones = [zone for zone, _ in nodes.placements(environment.zone)]

@@ -29,21 +29,21 @@ RELEASES = {
     "jobset-system": "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
     "kueue-system": "https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
 }
-"""By their namespace. JobSet comes first: Kueue looks for it when it starts."""
+"""By their namespace. JobSet comes first, since Kueue looks for it at its start."""
 REGISTRY = "registry.k8s.io/"
 ACCOUNT, QUEUE = "train", "jobs"
 NFS_CLAIM, DISK_CLAIM, SEED_CLASS = "nfs-share", "shared-pd", "seed"
 KINDS = {"slice", "group"}
 JOBS = "jobsets.jobset.x-k8s.io,jobs.batch"
 IDLE_MINUTES = 10
-"""After that time without pods, GKE deletes a node."""
+"""After this time without pods, GKE deletes a node."""
 BOOT_DISK_GB = 100
 TRIES, PAUSE_SECONDS = 6, 5.0
 DOWNLOAD_SECONDS, READY_SECONDS, RELEASE_SECONDS = 60.0, 600, 120
 GRACE_SECONDS = 330
-"""For jobs to save and end: a little more than the pods' own grace period."""
+"""Time for jobs to save and end, a little more than the pods' own grace period."""
 UNLIMITED = {"cpu": "100k", "memory": "1Pi"}
-"""Of these resources the queue limits nothing: nodes, chips and GPUs are the limit."""
+"""Resources that the queue does not limit, since nodes, chips and GPUs are the limit."""
 DEVICES = ("google.com/tpu", "nvidia.com/gpu")
 
 
@@ -66,7 +66,7 @@ def apply(environment: Environment, record: EnvironmentRecord, outputs: dict[str
 
 
 def run(environment: Environment, words: list[str], *, text: str = "", seconds: float = 120.0) -> str:
-    """Apply and get are repeated where that may help: an operator's webhook answers some seconds after its pod."""
+    """Repeats apply and get if that may help, since an operator's webhook answers some seconds after its pod."""
     tries = TRIES if words[0] in ("apply", "get") else 1
     access = cluster.access(environment)
     if words[0] == "apply":  # each object names its own
@@ -155,7 +155,7 @@ def disk_volume(environment: Environment, record: EnvironmentRecord, claim: str,
 
 def volume(name: str, claim: str, mode: str, csi: Manifest, **more: Any) -> list[Manifest]:
     """A volume that Terraform created, and the one claim that may have it. Deleting them deletes no data. The size is
-    nominal: Kubernetes refuses another one of such a claim, and a share can grow."""
+    nominal, since Kubernetes refuses to change such a claim's size, and a share can grow."""
     size = {"storage": "1Gi"}
     common = {"accessModes": [mode], "storageClassName": ""}
     spec = {"capacity": size, **common, "persistentVolumeReclaimPolicy": "Retain", "csi": csi, **more}
@@ -226,7 +226,7 @@ def _priority(nodes: Slice | Group, place: Placement) -> Manifest:
         rule["gpu"] = {"type": machines.GPUS[nodes.machine_type][0], "count": nodes.gpus, "driverVersion": "default"}
     if nodes.max_run_hours is not None:
         rule["maxRunDurationSeconds"] = round(nodes.max_run_hours * 3600)
-    if place.model == "RESERVATION_BOUND":  # its zones are in the reservation: `location` may not name any
+    if place.model == "RESERVATION_BOUND":  # its zones are in the reservation, so `location` may not name any
         specific = {"name": nodes.reservation, "zones": [place.zone]}
         return {**rule, "reservations": {"affinity": "Specific", "specific": [specific]}}
     rule["location"] = {"zones": [place.zone]}
@@ -237,7 +237,7 @@ def _priority(nodes: Slice | Group, place: Placement) -> Manifest:
     return rule
 
 
-# ---- what is taken away ----------------------------------------------------------------------------------------------
+# ---- what is removed -------------------------------------------------------------------------------------------------
 
 
 def release(environment: Environment, claim: str) -> None:

@@ -1,7 +1,7 @@
 """`env seed` fills the disk: a Job in the cluster copies a bucket to it, runs the user's script and verifies (fill.py).
 
-The disk is recorded as seeded only after the Job has succeeded. Until then jobs have no claim of it. If this
-process or the Job dies, the same command follows the Job, or starts it again on what is there.
+The disk is recorded as seeded only after the Job has succeeded. Until then jobs have no claim to it. If this
+process or the Job dies, the same command follows the Job, or starts it again on the same disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLL_SECONDS = 10.0
 HOURS = 12
 """Kubernetes ends the Job after this time."""
 RETRIES = 3
-"""Of a container that failed, or whose node was lost."""
+"""Restarts of a container that failed, or whose node was lost."""
 DIGEST = "maskwright/digest"
 
 
@@ -125,7 +125,7 @@ def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[Ma
 
 
 def _start(session: EnvironmentSession, manifests: list[Manifest]) -> None:
-    """A Job of the same disk, source and script that runs or has succeeded is followed; any other gives way."""
+    """A running or successful Job of the same disk, source and script is followed; any other is replaced."""
     environment, job = session.environment, _get(session)
     digest = manifests[-1]["metadata"]["annotations"][DIGEST]
     same = job is not None and job["metadata"].get("annotations", {}).get(DIGEST) == digest
@@ -170,13 +170,13 @@ def _wait(session: EnvironmentSession) -> dict[str, Any]:
     result = _result(session)
     if condition(job, "Failed"):
         error = result.get("error") or f"no reason given; `kubectl logs job/{JOB}` shows its output"
-        fix = "correct that; the same command seeds the disk again"
+        fix = "correct that, and run the same command again"
         raise MaskwrightError(f"seeding failed: {error}", where=session.environment.name, fix=fix)
     return result
 
 
 def _result(session: EnvironmentSession) -> dict[str, Any]:
-    """What the last pod left as its termination message; empty if it left nothing."""
+    """The last pod's termination message, which may be empty."""
     last = "{.items[-1:].status.containerStatuses[0].state.terminated.message}"
     words = [f"--selector=job-name={JOB}", "--sort-by=.metadata.creationTimestamp", "-o", f"jsonpath={last}"]
     try:
@@ -189,7 +189,7 @@ def _result(session: EnvironmentSession) -> dict[str, Any]:
 def _finish(session: EnvironmentSession, counts: dict[str, Any]) -> None:
     """The volume is taken from the Job before the disk becomes read-only, which a disk in use cannot become."""
     if type(counts.get("files")) is not int or type(counts.get("bytes")) is not int:
-        fix = "run the same command again; the Job verifies what is there"
+        fix = "run the same command again; the Job verifies the files"
         raise MaskwrightError("the Job succeeded but left no counts", where=JOB, fix=fix)
     _remove(session)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

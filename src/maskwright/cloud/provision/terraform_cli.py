@@ -93,7 +93,7 @@ class Terraform:
                 self._remove(".tfplan")  # it has the same values as the state
 
     def _init(self) -> None:
-        """The provider's hashes are kept with the state: all users of an environment run the bytes of the first."""
+        """Keeps the provider's hashes with the state, so that all users of an environment run the same bytes."""
         bucket = record.folder(self.environment)
         versions = storage.sha256_of_file(os.path.join(CONFIGURATION, "versions.tf"))[:12]  # others have other hashes
         path, name = os.path.join(self.folder, HASHES), f"terraform-{versions}.lock.hcl"
@@ -112,7 +112,7 @@ class Terraform:
     def plan(
         self, variables: Mapping[str, Any], *, destroy: bool = False, targets: Sequence[str] = ()
     ) -> TerraformPlan:
-        """With `targets`, of these addresses alone, and what they need; with `destroy` also what needs them."""
+        """With `targets`, only for these addresses and their dependencies; with `destroy` also for their dependents."""
         storage.write_json(os.path.join(self.folder, "terraform.tfvars.json"), variables)
         file = os.path.join(self.folder, "next.tfplan")
         words = ["-detailed-exitcode", f"-out={file}", self._lock, *(["-destroy"] if destroy else [])]
@@ -155,8 +155,8 @@ class Terraform:
     def _run(self, command: str, options: Sequence[str], *, allowed: Sequence[int] = (0,), quiet: bool = False) -> int:
         """Run one command and show its output, with `quiet` only if it fails.
 
-        It gets its own session, so that Ctrl-C reaches it only once. Its output goes to a file: with a pipe, it would
-        die with this process, and resources that it was creating would be in no state.
+        It gets its own session, so that Ctrl-C reaches it only once. Its output goes to a file, since with a pipe it
+        would die with this process, and resources that it was creating would be missing in the state.
         """
         log = os.path.join(self.folder, "terraform.log")
         with suppress(FileNotFoundError):
@@ -209,7 +209,7 @@ class Terraform:
             fix = f"wait for it; if it has died: `{os.path.basename(self._binary)} -chdir={self.folder} force-unlock "
             return Locked(what, where=where, fix=fix + f"{held.get('ID', 'ID')}`")
         what = redact(first) or f"exit code {code}"
-        fix = "see its output above; running the same command again continues"
+        fix = "read its output above, and run the same command again to continue"
         return TerraformError(what, code if code > 0 else 1, where=where, fix=fix)
 
 

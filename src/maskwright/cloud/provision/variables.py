@@ -9,7 +9,7 @@ from maskwright.cloud.record import EnvironmentRecord
 
 
 def variables(environment: Environment, record: EnvironmentRecord, *, delete_data: bool = False) -> dict[str, Any]:
-    """Everything that the YAML asks for. `delete_data` takes the protection off buckets and NFS."""
+    """Everything in the YAML. `delete_data` lifts the protection of buckets and NFS."""
     disk, network = environment.disk, environment.network
     return {
         "project": environment.project,

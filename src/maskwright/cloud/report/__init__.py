@@ -1,1 +1,1 @@
-"""Reports on an environment: what exists, what it costs, and the health of its hosts."""
+"""Reports on an environment: its parts, their cost, and the health of its hosts."""

@@ -1,5 +1,5 @@
-"""`env audit`: what `env up` has created and costs money, from Terraform's state. What else has the environment's
-labels, such as nodes of a cluster that was deleted by hand, Google's own search finds: `SEARCH`."""
+"""`env audit`: parts that `env up` has created and that cost money, from Terraform's state. Google's own search
+(`SEARCH`) finds everything else with the environment's labels, such as nodes of a cluster that was deleted by hand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COSTS = {
     "google_compute_disk": "its size",
     "google_compute_router_nat": "a gateway, by the hour and by traffic",
     "google_filestore_instance": "the capacity of a share",
-    "google_storage_bucket": "what it holds",
+    "google_storage_bucket": "its contents",
     "google_artifact_registry_repository": "the images in it",
 }
-"""Terraform's types that cost money, and what is billed."""
+"""Terraform's types that cost money, and the billed part."""
 SEARCH = (
     "gcloud asset search-all-resources --scope=projects/{project} "
     f"--query='labels.{ENVIRONMENT_LABEL}:{{name}} OR labels.goog-k8s-cluster-name:{{name}}'"
@@ -30,7 +30,7 @@ https://docs.cloud.google.com/kubernetes-engine/docs/how-to/creating-managing-la
 @dataclass(frozen=True)
 class Item:
     type: str
-    """Of Terraform."""
+    """Address of the resource in Terraform."""
     name: str
     location: str
     """A zone, a region, or "global"."""
@@ -42,7 +42,7 @@ class ResourceAudit:
     environment: str
     items: list[Item]
     search: str
-    """Command that lists all that has its labels."""
+    """Command that lists everything with its labels."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -24,7 +24,7 @@ class EnvironmentStatus:
     location: str
     """Path or address of the YAML."""
     cluster: str
-    """Google's word for its state, such as RUNNING; "absent"; or why it cannot be read."""
+    """Google's word for its state, such as RUNNING; "absent"; or the reason why it cannot be read."""
     nodes: dict[str, int]
     """Ready nodes by ComputeClass; "system" counts the nodes of the controllers."""
     jobs: dict[str, str]

@@ -28,7 +28,7 @@ from maskwright.launch.outcome import cause_of, conclude_elsewhere
 
 POLL_SECONDS = 5.0
 LATE_SECONDS = 60
-"""How far back each poll of the log goes: entries arrive late, with another delay for each replica."""
+"""How far back each poll of the log goes, since entries arrive late, with a different delay for each replica."""
 FINAL_LOG_POLLS = 3
 """Polls of the log after the job's end, until one brings nothing new."""
 SUBMISSION_LABEL = "maskwright-submission"
@@ -84,7 +84,7 @@ def exit_code(why: str) -> int | None:
 
 def create(project: str, region: str, request: Mapping[str, Any]) -> VertexJob:
     """Creates one job. If the answer to the request is lost, or a signal comes before it, the job is found by its
-    label: to submit again could create a second one, at twice the cost."""
+    label, since submitting again could create a second one, at twice the cost."""
     google, path = Google(project), f"projects/{project}/locations/{region}/customJobs"
     label = f"labels.{SUBMISSION_LABEL}={request['labels'][SUBMISSION_LABEL]}"
     try:
@@ -227,7 +227,7 @@ class VertexJobTarget:
         conclude(job, log.ended_as_asked)
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
-        """Cancels it: the containers get SIGTERM, upon which a run saves, and are then killed. Raises `MaskwrightError`
+        """Cancels it: the containers get SIGTERM, at which a run saves, and are then killed. Raises `MaskwrightError`
         if it is not over after `wait_seconds`."""
         if not self.status().over:
             google, _, _, path = self._at

@@ -4,7 +4,7 @@ command with the options that identify this machine.
 Vertex AI lists all replicas of a job in CLUSTER_SPEC; the first pool has one, the second the others:
 https://cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables
 
-It starts a container again that ends with any other code than 0, up to five times, and then the job, up to three times
+It restarts a container that ends with a code other than 0, up to five times, and then the job, up to three times
 (…/training/understanding-training-service). So a run that ended as asked (76) ends with 0 here, after a line with its
 code.
 """

@@ -79,17 +79,17 @@ class Vertex(Place):
                 fix = "leave it out"
                 raise InputError("holds a secret, and everyone who may see jobs can read it", where=option, fix=fix)
         if self.nfs and self.network is None:
-            fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
+            fix = "add --network projects/NUMBER/global/networks/NAME of a network that is peered with Vertex AI"
             raise InputError("needs the network of the server", where="--nfs", fix=fix)
         if (self.strategy == "FLEX_START") != (self.wait_hours is not None):
-            fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits without a limit"
+            fix = "give both or neither: --strategy FLEX_START --wait-hours 24 (0 waits without a limit)"
             raise InputError("--wait-hours and FLEX_START need each other", where="--wait-hours", fix=fix)
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Submit the job and follow it. Its exit code is this command's."""
         project = self.project or next((os.environ[name] for name in PROJECTS if os.environ.get(name)), None)
         if project is None:
-            raise InputError("is missing", where="--project", fix=f"--project NAME, or export {PROJECTS[0]}=NAME")
+            raise InputError("is missing", where="--project", fix=f"give --project NAME, or export {PROJECTS[0]}=NAME")
         request, where, text = body(self, command, uuid.uuid4().hex)
         if dry_run:
             checks.warn_of_trackers(command)
@@ -116,7 +116,7 @@ def nfs_mount(text: str) -> dict[str, str]:
     """An entry of the request's nfsMounts."""
     match = re.fullmatch(r"(?P<server>[\w.-]+):(?P<path>/[^:\s]*):(?P<mountPoint>/mnt/nfs/[A-Za-z0-9._-]+)", text)
     if not match:
-        fix = f"--nfs 10.1.2.3:/share:{NFS}/share"
+        fix = f"write it as --nfs 10.1.2.3:/share:{NFS}/share"
         raise InputError(f"{text[:120]!r} is not SERVER:/path:{NFS}/NAME", where="--nfs", fix=fix)
     return match.groupdict()
 
@@ -124,7 +124,7 @@ def nfs_mount(text: str) -> dict[str, str]:
 def parse_label(text: str) -> tuple[str, str]:
     key, _, value = text.partition("=")
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
-        fix = "--label team=nlp: lower-case letters, digits, _ and -"
+        fix = "write it as --label team=nlp, with lower-case letters, digits, _ and -"
         raise InputError(f"{text[:120]!r} is not KEY=VALUE", where="--label", fix=fix)
     return key, value
 
@@ -145,7 +145,7 @@ def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
         count = int(number) if number.isdecimal() else 1
         if place.machine_type is None or number not in ("", str(count)) or count not in machines.ATTACHED.get(name, ()):
             known = ", ".join(f"{_name(gpu)}:{max(counts)}" for gpu, counts in machines.ATTACHED.items())
-            fix = f"--machine-type n1-standard-8 --accelerator with up to {known}; or a TPU slice, as v6e:4x4"
+            fix = f"use --machine-type n1-standard-8 --accelerator with up to {known}, or a TPU slice such as v6e:4x4"
             what = f"{place.accelerator[:40]!r} cannot be attached to {place.machine_type or 'the default machine'}"
             raise InputError(what, where="--accelerator", fix=fix)
     gpus = {"acceleratorType": _name(name), "acceleratorCount": count} if count else {}
@@ -160,12 +160,12 @@ def _name(gpu: str) -> str:
 def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
     if kind not in TPU_KINDS:
         elsewhere = "submit kubernetes" if TPUS[kind].gke_label else "submit slice"
-        what = f"Vertex AI documents JAX for {' and '.join(TPU_KINDS)} alone, and not for {kind}"
+        what = f"Vertex AI documents JAX only for {' and '.join(TPU_KINDS)}, not for {kind}"
         raise InputError(what, where="--accelerator", fix=f"use one of these, or `maskwright {elsewhere}`")
     if wrong := tpus.refusal(f"{kind}:{topology}"):
         raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
     if place.num_nodes != 1:
-        fix = "leave it out: the topology gives the number of machines"
+        fix = "leave it out, since the topology gives the number of machines"
         raise InputError("cannot be given with a TPU slice", where="--num-nodes", fix=fix)
     try:
         size = machines.chips_per_host(kind, topology, place.machine_type)
@@ -177,13 +177,13 @@ def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
 def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
     """The request's scheduling: Google restarts the whole job after losing a machine, without a limit."""
     if place.strategy == "FLEX_START" and place.machine_type not in machines.GPUS:
-        fix = "--machine-type g2-standard-12 and the like, or --strategy SPOT"
+        fix = "give a --machine-type such as g2-standard-12, or --strategy SPOT"
         raise InputError("is only for L4, A100, H100, H200 and B200", where="--strategy FLEX_START", fix=fix)
     if hours is None and place.strategy == "FLEX_START":
-        fix = f"--stop-after-hours N, up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}"
+        fix = f"add --stop-after-hours N, up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}"
         raise InputError("is required by FLEX_START", where="--stop-after-hours", fix=fix)
     if hours is not None and hours * 3600 + SAVING_SECONDS > LONGEST_HOURS * 3600:
-        fix = f"up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}; the same command continues the run"
+        fix = f"give up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}; the same command continues the run"
         raise InputError(f"{hours:g} h is more than Vertex AI allows", where="--stop-after-hours", fix=fix)
     made: dict[str, Any] = {"strategy": place.strategy, "restartJobOnWorkerRestart": True}
     if hours is not None:
@@ -199,7 +199,7 @@ def staged(place: Vertex, config_location: str, text: str) -> str:
     if config_location.startswith("gs://"):
         return config_location
     if place.staging is None:
-        fix = "--staging gs://bucket/folder, or give CONFIG as gs://…"
+        fix = "add --staging gs://bucket/folder, or give CONFIG as gs://…"
         raise InputError("cannot be read by the containers", where=config_location, fix=fix)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(os.path.basename(config_location))[0])

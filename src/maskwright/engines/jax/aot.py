@@ -82,11 +82,11 @@ class CompileResult:
     fits: bool
     limit_bytes: int
     needed_bytes: int
-    """If the program does not fit, the bytes that the compiler asked for."""
+    """If the program does not fit, the bytes that the compiler needs."""
     arguments_bytes: int
     """Of the needed ones; 0 if the program does not fit."""
     collectives: list[Collective]
-    """Collectives in the program's text, of which those in the loop over layers run once a layer."""
+    """Collectives in the program's text. One in the loop over layers runs once a layer."""
     compile_seconds: float
     versions: dict[str, str]
 

@@ -109,7 +109,7 @@ class JaxEngine:
         return largest_divisor(M, self.at_once.of(M))
 
     def use_rope_theta(self, theta: float) -> None:
-        if theta != self.program.model.rope_theta:  # asked for at each step
+        if theta != self.program.model.rope_theta:  # called at each step
             self.program = replace(self.program, model=replace(self.program.model, rope_theta=theta))
 
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:

@@ -131,9 +131,8 @@ def _require(expected: Iterable[WeightSlice], tensors: dict[str, Tensor], config
             raise _lacking(piece, tensors, config, where)
         if tensor.shape != piece.shape:
             fix = "restore config.json, or the weights that belong to it"
-            raise ModelError(
-                f"{piece.hf_name} is {tensor.shape}, not {piece.shape} of config.json", where=where, fix=fix
-            )
+            what = f"{piece.hf_name} is {tensor.shape}, not {piece.shape} of config.json"
+            raise ModelError(what, where=where, fix=fix)
 
 
 def _lacking(piece: WeightSlice, tensors: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:

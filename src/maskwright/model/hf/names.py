@@ -1,8 +1,8 @@
 """The one table from Hugging Face's parameter names to this model's, for each architecture.
 
 Checkpoints, engines and export pass parameters as fp32 numpy arrays under Hugging Face names. Inside the model, query,
-key and value are one matrix, and the vocabulary is padded. `pieces` lists which rows of which inner parameter belong to
-a name.
+key and value are one matrix, and the vocabulary is padded. `pieces` lists, for each name, its rows and their inner
+parameter.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ Rotation = tuple[Tensor, Tensor]
 def queries_keys_values(
     qkv_MTNh: Tensor, heads: int, rotation: Rotation | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [M, H, T, h], and keys and values [M, G, T, h], of N = H + 2 G heads, the first `heads` of which are the
-    queries'; queries and keys are turned by their positions if there is a `rotation`."""
+    """Queries [M, H, T, h], and keys and values [M, G, T, h], of N = H + 2 G heads, the first `heads` for queries;
+    queries and keys are turned by their positions if there is a `rotation`."""
     if _own_backward(qkv_MTNh):
         return _QueriesKeysValues.apply(qkv_MTNh, heads, *(rotation or (None, None)))
     q, k, v = _by_head(qkv_MTNh, heads)

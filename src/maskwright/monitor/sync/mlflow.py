@@ -1,6 +1,6 @@
 """MLflow. Its own variables decide where: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT_NAME, …
 
-The names are those of the Trainer in MLflow, which has no prefix for training: `loss`, `eval_loss`.
+Names are the Trainer's in MLflow, which has no prefix for training: `loss`, `eval_loss`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MLflow:
         else:
             self._client.update_run(run_id, "RUNNING")
         self.run_id = run_id
-        # It is sent before the first lines, and not here: if that fails, the id of the new run is known already.
+        # It is sent before the first lines, not here, so that the id of the new run is known if that fails.
         self._config = about.config
 
     def _experiment(self) -> str:
@@ -43,7 +43,7 @@ class MLflow:
         return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
     def _describe(self) -> None:
-        """Logs the configuration. MLflow parameters are set once, so a run keeps those of its first start."""
+        """Logs the configuration. MLflow parameters are set once, so a run keeps its first start's."""
         from mlflow.entities import Param
 
         known = self._client.get_run(self.run_id).data.params if self._config else {}
@@ -70,6 +70,6 @@ class MLflow:
 
 
 def _name(name: str) -> str:
-    """MLflow's name of a metric. MLflow refuses other characters, which the name of a held-out set may have."""
+    """MLflow's name of a metric. MLflow refuses other characters, which the name of a held-out set may contain."""
     plain = name.removeprefix("train/").replace("eval/", "eval_", 1)
     return re.sub(r"[^\w\-. :/]", "_", plain)

@@ -1,7 +1,7 @@
 """`maskwright sync`: sends the lines of a run's metrics.jsonl to a service, once or as they come.
 
-It is a process of its own, so nothing that a service does can reach the run: not a slow network, not a crash, not a
-lock. The file is the queue. What cannot be sent is sent later, in this process or the next one.
+It is a process of its own, so a service cannot affect the run by a slow network, a crash or a lock. The file is the
+queue. Lines that cannot be sent are sent later, by this process or the next one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ To = Literal["wandb", "mlflow"]
 SERVICES: dict[To, Begin] = {"wandb": Wandb, "mlflow": MLflow}
 FOLDER = "sync"
 OLD_FOLDER = "forward"
-"""The folder's name until 2026-11-29: without what it holds, all lines would be sent again."""
+"""The folder's name until 2026-11-29, without whose content all lines would be sent again."""
 POLL_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0
 LINGER_SECONDS = 600.0
@@ -53,9 +53,9 @@ class Sent:
     evaluated: int = -1
     """Step of the last evaluation that was sent."""
     rollbacks: int = 0
-    """How many of the run's rollbacks these steps take account of."""
+    """How many of the run's rollbacks these steps include."""
     outcome: str = ""
-    """The outcome sent when the run ended; empty while it goes on."""
+    """The outcome that was sent at the run's end; empty while it continues."""
     lines: int = 0
     """Number of lines sent in all."""
 
@@ -91,8 +91,7 @@ class Forwarder:
         self.sent = Sent()
 
     def send_all(self) -> Literal[True]:
-        """Sends what has not been sent. Raises `Locked` if another process does, `MaskwrightError` if the service
-        fails."""
+        """Sends all unsent lines. Raises `Locked` if another process does, `MaskwrightError` if the service fails."""
         with self._held(wait=False):
             self._read()
             self._pass_on(self._outcome() or "stopped")
@@ -147,7 +146,7 @@ class Forwarder:
             self._sleep(POLL_SECONDS)
 
     def _outcome(self) -> Outcome | None:
-        """None while the run goes on."""
+        """None while the run continues."""
         report = look(self.directory.location)
         if report.state in ("done", "failed", "stopped"):
             return report.state
@@ -207,8 +206,8 @@ class Forwarder:
     def _explained(self, error: Exception) -> MaskwrightError:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         again = f"`{typed(['sync', self.directory.location, '--to', self.to])}` sends the rest"
-        what = f"{said[:200]}; the run is not touched by it, and {self.directory.metrics} has every line"
-        return MaskwrightError(what, where=self.to, fix=f"once it can be reached, {again}")
+        what = f"{said[:200]}; this does not affect the run, and {self.directory.metrics} has every line"
+        return MaskwrightError(what, where=self.to, fix=f"when it can be reached, {again}")
 
     def _about(self) -> About:
         config = self.directory.read_record().keys
@@ -223,7 +222,7 @@ class Forwarder:
         """Ends this process when the service keeps it for too long after the run."""
 
         def end() -> None:
-            late = TimeoutError(f"has not taken everything within {LINGER_SECONDS:.0f} seconds of the run's end")
+            late = TimeoutError(f"has not accepted everything within {LINGER_SECONDS:.0f} seconds of the run's end")
             self.tell(f"warning: {self._explained(late)}")
             os._exit(1)
 
@@ -249,7 +248,7 @@ def sync(run: str, to: To, *, follow: bool = False) -> tuple[Sent, bool]:
         forwarder = Forwarder(run, to, tell=tell)
         try:
             taken = forwarder.follow() if follow else forwarder.send_all()
-        except StoppedEarly:  # by a signal, which may have been meant for the run: the next start sends the rest
+        except StoppedEarly:  # by a signal, perhaps meant for the run; the next start sends the rest
             taken = False
         return forwarder.sent, taken
 
@@ -260,7 +259,7 @@ def _line(record: dict[str, Any]) -> MetricsLine:
 
 @contextmanager
 def _only_ours_is_shown() -> Iterator[TextIO]:
-    """Hides the output of the services' packages and of their processes: it is long, and may hold a URL with a
+    """Hides the output of the services' packages and of their processes, which is long and may hold a URL with a
     password. Yields a stream to the true stderr."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,7 +22,7 @@ class Wandb:
             silent=True,
             console="off",
             host=os.environ.get("WANDB_HOST", ""),  # otherwise it would be this machine's name
-            # Of this process, which is not the one that trains: the command line, the host, its hardware and load, the
+            # These describe this process, which does not train: the command line, the host, its hardware and load, the
             # installed packages, the git remote, and the script.
             x_disable_meta=True,
             x_disable_machine_info=True,

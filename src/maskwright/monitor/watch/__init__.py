@@ -1,1 +1,1 @@
-"""`maskwright watch`: all runs below some folders, in a table of the terminal or on a page that this machine serves."""
+"""`maskwright watch`: all runs below some folders, in a table on the terminal or on a page that this machine serves."""

@@ -24,12 +24,12 @@ MOST_INCIDENTS = 500
 MOST_LINES, MOST_LETTERS = 1_000, 4_000
 """Limits: lines of an answer, letters of a line."""
 READ_BYTES = 64 << 20
-"""Bytes of the log that are searched for one answer: about 0.2 seconds."""
+"""Bytes of the log that are searched for one answer, in about 0.2 seconds."""
 
 
 def details(watched: Watched) -> dict[str, Any]:
     """The run's row and `config`, `checkpoints` and when they were `listed`, `incidents`, `ranks` (one by one),
-    `metrics`, `changes`, `lineage`; without secrets. Raises `MaskwrightError` where a file cannot be read."""
+    `metrics`, `changes`, `lineage`; without secrets. Raises `MaskwrightError` if a file cannot be read."""
     folder, report = watched.folder, watched.report
     record = read_record(folder, watched.inside)
     listed, checkpoints = _listed(watched)
@@ -47,7 +47,7 @@ def details(watched: Watched) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """The value with None for NaN and infinity, which a run's records may hold and JSON does not have."""
+    """The value with None for NaN and infinity, which a run's records may hold, but JSON cannot."""
     if isinstance(value, dict):
         return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -56,8 +56,8 @@ def _finite(value: Any) -> Any:
 
 
 def _listed(watched: Watched) -> tuple[float | None, list[dict[str, Any]]]:
-    """(when the checkpoints were listed, the checkpoints). At a URL listing costs requests, so it is done seldom; on
-    this machine it is done now, and the time is None."""
+    """(when the checkpoints were listed, the checkpoints). At a URL, where listing costs requests, it is done seldom;
+    on this machine it is done now, and the time is None."""
     if watched.folder.path is not None:
         return None, _checkpoints(watched)
     if watched.report.time - watched.checkpoints[0] >= LIST_SECONDS:
@@ -92,8 +92,8 @@ def _measured(folder: Folder, place: str) -> int:
 
 
 def _incidents(history: bytes, changes: Iterable[RecordedChange]) -> list[dict[str, Any]]:
-    """Events in the order of time: `event` is history's own word, or `gone` and `changed`; `what` describes it. The
-    last `MOST_INCIDENTS`."""
+    """Events in the order of time: `event` is the word in the history, or `gone` and `changed`; `what` describes it.
+    The last `MOST_INCIDENTS`."""
     incidents: list[dict[str, Any]] = []
     before: dict[str, Any] = {}
     for line in read_lines(history.decode("utf-8", "replace")):
@@ -136,7 +136,7 @@ def log(watched: Watched, search: str, lines: int, before: int | None, after: in
     """The last `lines` lines of log.txt with `search` in them, in any case of letters, of those between the bytes
     `after` and `before`. The answer is about the bytes from `start` to `end`: older lines are before `start`, since
     at most `READ_BYTES` are read for it, and later ones after `end`. A line that the run is still writing is left out.
-    Raises `MaskwrightError` where the file cannot be read."""
+    Raises `MaskwrightError` if the file cannot be read."""
     folder, name = watched.folder, watched.inside + LOG
     size = folder.size(name) or 0
     start = end = size if before is None else min(before, size)
@@ -163,6 +163,6 @@ def _matching(begin: int, block: bytes, wanted: str) -> Iterator[dict[str, Any]]
     for raw in reversed(block.removesuffix(b"\n").split(b"\n") if block else []):
         at -= len(raw) + 1
         text = raw.decode("utf-8", "replace").rstrip("\r")
-        # Search the redacted text, or a reader could guess a secret letter by letter.
+        # Search the redacted text, so that no reader can guess a secret letter by letter.
         if wanted in text.casefold() and wanted in (text := redact(text)).casefold():
             yield {"at": at, "text": text[:MOST_LETTERS]}

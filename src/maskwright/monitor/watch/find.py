@@ -16,13 +16,13 @@ from maskwright.run.heartbeat import read_local
 from maskwright.run.record import CONFIG
 
 MARKS = frozenset({CONFIG, "lease.json"})
-"""One of them lies in a run directory from its first second on. Names such as log.txt lie in other folders too."""
+"""One of them is in a run directory from its first second on. Names such as log.txt are in other folders too."""
 STATUS = "status.json"
 """Other programs write such a file too, so its content decides."""
 DEEPEST, DEEPEST_URL = 6, 4
 """Levels of folders searched below a folder. At a URL each folder is a request."""
 MOST_FOLDERS = 20_000
-"""Folders searched on this machine: a home folder has many, and this number takes a second."""
+"""Folders searched on this machine, where a home folder has many; this number takes a second."""
 MOST_FOLDERS_URL = 500
 PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__"})
 
@@ -74,8 +74,8 @@ def is_a_run(names: Collection[str], status: Callable[[], bytes | None]) -> bool
 
 
 def _below(root: Folder, problems: list[str], seen: set[object]) -> Iterator[str]:
-    """Yields the paths of runs below `root`. On this machine links are followed last, and each folder is searched once:
-    a circle ends, and a run is named by its real place."""
+    """Yields the paths of runs below `root`. On this machine links are followed last, and each folder is searched once,
+    so that a circle ends, and a run is named by its real place."""
     deepest, most = (DEEPEST_URL, MOST_FOLDERS_URL) if root.path is None else (DEEPEST, MOST_FOLDERS)
     waiting, links, looked_into = [("", 0)], list[tuple[str, int]](), 0
     while waiting or links:
@@ -104,8 +104,8 @@ def _below(root: Folder, problems: list[str], seen: set[object]) -> Iterator[str
 def _listed(
     root: Folder, inside: str, seen: set[object], *, inner: bool
 ) -> tuple[Collection[str], list[str], list[str]]:
-    """(names in a folder, its folders, links to folders); nothing of a folder that was seen. `inner`: whether folders
-    are wanted too, which takes another request at a URL."""
+    """(names in a folder, its folders, links to folders); empty for a folder that was seen. `inner`: whether folders
+    are wanted too, which needs another request at a URL."""
     if root.path is None:
         return root.names(inside), root.folders(inside) if inner else [], []
     path = os.path.join(root.path, inside)
@@ -139,5 +139,5 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_there(folder: str) -> bool:
-    """Whether a folder exists; a URL is not asked and counts as existing."""
+    """Whether a folder exists; a URL is assumed to exist."""
     return storage.is_url(folder) or os.path.isdir(folder)

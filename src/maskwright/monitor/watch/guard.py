@@ -1,5 +1,4 @@
-"""Who may use the page's server: a browser that knows its address, and has the token for all but the page's own
-files."""
+"""Access to the page's server: for a browser with its address, and with the token for all but the page's own files."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def given_token() -> str | None:
     """The token of the environment, or None. Raises `InputError` for a token that can be guessed."""
     token = os.environ.get(TOKEN_VARIABLE)
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-        fix = f"give at least {SHORTEST_TOKEN} letters and digits, or leave it out, and one is made"
+        fix = f"give at least {SHORTEST_TOKEN} letters and digits, or leave it out for a random one"
         raise InputError("is too short, or is not ASCII", where=TOKEN_VARIABLE, fix=fix)
     return token
 
@@ -85,14 +84,14 @@ class Guard:
         """(HTTP status, error) of a refused request; None for an accepted one."""
         host = headers.get("host", "")
         if not self._is_ours(host):
-            # DNS rebinding: another site's page lets its name lead to this machine; the browser then sends that name.
+            # DNS rebinding: another site's page points its name to this machine, and the browser then sends that name.
             fix = "open the address that `maskwright watch --web` printed"
             return 403, {"what": "is not an address of this server", "where": host[:200], "fix": fix}
         changes = method not in ("GET", "HEAD")
         origin = headers.get("origin")
         if changes and origin is not None and urlsplit(origin).netloc != host:
             return 403, {"what": "came from another page", "where": origin[:200], "fix": "use the buttons of this page"}
-        if path.startswith("/api/") and not self._has_token(headers):  # on loopback too: a machine has other users
+        if path.startswith("/api/") and not self._has_token(headers):  # on loopback too, for other users
             fix = "open the address with #token= that `maskwright watch --web` printed"
             return 401, {"what": "the token is missing or wrong", "where": path[:200], "fix": fix}
         return None

@@ -14,7 +14,7 @@ LOSS = "loss"
 POINTS = 60
 """Points of the sparkline, at most."""
 WHOLE_BYTES, END_BYTES = 256 << 10, 32 << 10
-"""A file up to the first size is read whole; of a longer one, the second size at its end."""
+"""A file up to the first size is read whole; a longer one, for the second size at its end."""
 SAMPLE_BYTES = 4 << 10
 """Bytes read at each of the other places: about ten lines."""
 PLACES, PLACES_URL = 40, 10
@@ -97,8 +97,7 @@ class Numbers:
         self._remember(self._evaluation(end))
 
     def _evaluation(self, end: int) -> dict[str, Any]:
-        """The last line before the byte `end` with a held-out loss; at a URL it is not looked for in more than about
-        `FAR_BYTES`."""
+        """The last line before the byte `end` with a held-out loss; at a URL at most about `FAR_BYTES` are searched."""
         for begin, block in backwards(self._folder, self._name, 0, end):
             lines = lines_of(block) if b'"valid_loss"' in block else []
             if found := [line for line in lines if "valid_loss" in line]:
@@ -109,7 +108,7 @@ class Numbers:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number of a run: NaN is, an integer beyond the range of floats is not."""
+    """Whether a value is a number of a run. NaN is, but an integer beyond the range of floats is not."""
     return isinstance(value, float) or (type(value) is int and value.bit_length() < 1000)
 
 

@@ -28,20 +28,20 @@ from maskwright.run.directory import HISTORY, step_folder
 from maskwright.run.record import CONFIG
 
 FIND_SECONDS, FIND_SHARE = 10.0, 0.05
-"""Folders are searched again after the first; later, if searching would take more than the second as share of time."""
+"""Folders are searched again after this time, or later if searching would take more than this share of time."""
 FAR_SECONDS, LIST_SECONDS = 10.0, 60.0
 """Between two looks at a running run at a URL; and between two listings of a bucket, which other runs, copies of
 checkpoints and searches for runs need."""
 AT_ONCE = 8
 """Runs at URLs that are read at the same time."""
 SIGNED = ("status.json", "lease.json", CONFIG, "processes", "checkpoints")
-"""A finished run has not changed while the sizes and times of these are the same."""
+"""A finished run has not changed if the sizes and times of these have not."""
 clean = functools.lru_cache(4096)(redact)
-"""Cached: the same few texts come every two seconds, and the environment, which has the secrets, does not change."""
+"""Cached, since the same few texts come every two seconds, and the environment with the secrets does not change."""
 ADVANCING = frozenset({"running", "starting"})
 """States in which a run has a speed."""
 GOING = ADVANCING | {"hung", "lost", "silent"}
-"""States of a run that has not said that it ended."""
+"""States of a run that has not recorded its end."""
 COUNTED = {"spiked": "spike", "rolled back": "rollback"}
 RANKS = ("fine", "slow", "hung", "lost", "silent", "ended")
 
@@ -61,7 +61,7 @@ class Watched:
     end."""
     kind: str = ""
     metric: str = ""
-    """The metric that judges a fine-tuning run; empty if it is not known."""
+    """The metric that judges a fine-tuning run; empty if unknown."""
     looked: float = 0.0
     signature: object = None
     checkpoints: tuple[float, list[dict[str, Any]]] = (-math.inf, [])
@@ -72,7 +72,7 @@ class Watched:
     problem: str = ""
 
     def row(self) -> dict[str, Any]:
-        """The run for the table and the page; every number is finite. docs/watch.md has the keys."""
+        """The run for the table and the page; every number is finite. docs/watch.md lists the keys."""
         report, status, numbers = self.report, self.report.status, self.numbers.last
         saved = report.checkpoint
         beats = [rank.beat for rank in report.ranks]
@@ -138,7 +138,7 @@ class Runs:
     """The runs below `folders`. Several threads may call its methods. `refresh` reads runs of this machine itself, and
     runs at URLs in a thread of its own, since a store may be slow to answer.
 
-    Raises `InputError` if a folder holds a secret or no file system knows it."""
+    Raises `InputError` if a folder holds a secret or has no known file system."""
 
     def __init__(self, folders: Sequence[str], *, clock: Callable[[], float] = time.time) -> None:
         self.folders = [Folder(folder).location for folder in folders]
@@ -150,8 +150,8 @@ class Runs:
         self._beside: threading.Thread | None = None
 
     def refresh(self, *, wait: bool = False) -> None:
-        """Reads all runs again. No file of a run can make it fail: unreadable ones are in `problems`. `wait`: until
-        those at URLs are read too."""
+        """Reads all runs again. No file of a run can make it fail; unreadable files are in `problems`. `wait`: until
+        runs at URLs are read too."""
         with self._lock:
             self._near.refresh()
             if self._far.folders and not self.waits:
@@ -275,10 +275,10 @@ def _signature(location: str) -> tuple[Any, ...]:
 
 
 def _seen(key: str, place: RunLocation, report: RunReport, old: Watched | None) -> Watched:
-    """The run with a new report; the lines that were read of it are kept."""
+    """The run with a new report; its lines that were read are kept."""
     inside = ""
     if report.state == "only checkpoints" and report.checkpoint:
-        inside = f"{step_folder(report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
+        inside = f"{step_folder(report.checkpoint.step)}/"  # copies hold the run's records next to each checkpoint
     if old is None or old.inside != inside:
         folder = Folder(place.location)
         numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)

@@ -30,7 +30,7 @@ class _Column:
     values: array[float] = field(default_factory=lambda: array("d"))
 
     def add(self, step: int, value: float) -> None:
-        if self.steps and step <= self.steps[-1]:  # computed again after a restart: the later value counts
+        if self.steps and step <= self.steps[-1]:  # computed again after a restart, so the later value counts
             first = bisect_left(self.steps, step)
             del self.steps[first:], self.values[first:]
         self.steps.append(step)
@@ -42,7 +42,7 @@ def buckets(
 ) -> dict[str, list[Any]]:
     """Columns `step`, `value`, `low` and `high` of at most `points` buckets of equally many numbers (or one more), for
     the steps from `first` to `last`. A bucket has the step of its last number, their mean and their extremes. The mean
-    is None where one of them is not finite, and the extremes are of the finite ones."""
+    is None if one of them is not finite, and the extremes are the finite ones'."""
     begin = 0 if first is None else bisect_left(steps, first)
     end = len(steps) if last is None else bisect_right(steps, last)
     count = max(min(points, end - begin), 0)
@@ -76,7 +76,7 @@ class RunCurves:
     def curves(
         self, names: Sequence[str], points: int, first: int | None = None, last: int | None = None
     ) -> dict[str, dict[str, list[Any]]]:
-        """`buckets` of each name that the run has. Raises `MaskwrightError` where the file cannot be read."""
+        """`buckets` of each name that the run has. Raises `MaskwrightError` if the file cannot be read."""
         points = min(max(points, 1), MOST_POINTS)
         with self._lock:
             self.asked = self._clock()

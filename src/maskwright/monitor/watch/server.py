@@ -1,6 +1,6 @@
-"""The page of `maskwright watch --web`: its files, and the JSON that it asks for. docs/watch.md lists the addresses.
+"""The page of `maskwright watch --web`: its files, and the JSON that it requests. docs/watch.md lists the addresses.
 
-Clients name runs by id and never by path. What reads or waits does so in threads: the server answers meanwhile.
+Clients name runs by id and never by path. Threads read and wait, so that the server can answer meanwhile.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RunIndex:
             self._look()
             watched = self.runs.get(id_)
         if watched is None:
-            raise NoRun("no run has this id", where=id_[:40], fix="/api/runs lists the runs")
+            raise NoRun("no run has this id", where=id_[:40], fix="see the runs in /api/runs")
         return watched
 
     def _look(self) -> None:
@@ -148,9 +148,9 @@ def application(index: RunIndex, *, token: str, host: str) -> Any:
                 record = as_record(error)
                 told = {key: record.get(key) for key in ("what", "where", "fix")}
                 return Answer({"error": told}, status_code=_code(error, asked), headers=kept)
-            except Exception as error:  # a bug: the page goes on, and the terminal has it
+            except Exception as error:  # a bug: the page continues, and the terminal shows it
                 print_exception(error)
-                told = {"what": type(error).__name__, "where": asked.url.path, "fix": "see the server's terminal"}
+                told = {"what": type(error).__name__, "where": asked.url.path, "fix": "read the server's terminal"}
                 return JSONResponse({"error": told}, status_code=500, headers=kept)
 
         return {"endpoint": endpoint, "methods": list(methods)}
@@ -234,8 +234,8 @@ def plotly() -> str:
 
 
 def serve(folders: Sequence[str], host: str, port: int) -> None:
-    """Serves until a signal ends it. `port` 0: any free port. Raises `ConfigError` where a package is missing,
-    `InputError` where the port cannot be taken."""
+    """Serves until a signal ends it. `port` 0: any free port. Raises `ConfigError` if a package is missing,
+    `InputError` if the port is not free."""
     for package in NEEDED:
         require(package)
     import uvicorn
@@ -263,6 +263,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         fix = "" if is_loopback(host) else "an address of this machine as --host, and "
-        fix = f"give {fix}another --port; --port 0 takes a free one"
+        fix = f"give {fix}another --port; --port 0 chooses a free one"
         where = f"--host {host} --port {port}"
         raise InputError(f"the server cannot listen there: {error.strerror or error}", where=where, fix=fix) from None

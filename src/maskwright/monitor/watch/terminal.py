@@ -28,7 +28,7 @@ class _Column:
     title: str
     cell: Callable[[dict[str, Any]], str]
     place: int
-    """Priority in which columns get room: a narrow terminal leaves out the last."""
+    """Priority in which columns get room. A narrow terminal leaves out the last."""
     right: bool = True
 
 
@@ -77,7 +77,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _end_of(text: str, width: int) -> str:
-    """Cuts a text at its front: names of runs differ at their ends."""
+    """Cuts a text at its front, since names of runs differ at their ends."""
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 

@@ -283,7 +283,7 @@ def _choice(plan: ComparisonPlan) -> list[str]:
     chose = [f"{LINEAR}'s penalty"] * _has_linear(plan) + ["the learning rates"] * (len(plan.budget.rates) > 1)
     chose += ["each run's best checkpoint"] * bool(_labelled(plan))
     of_tasks = "; ".join(f"{name}: {file}" for name, file in files)
-    return [f"{of_tasks}.", f"It chose {words.listed(chose or ['nothing: there is one rate'])}."]
+    return [f"{of_tasks}.", f"It chose {words.listed(chose or ['no rate, since there is one'])}."]
 
 
 def _reading(plan: ComparisonPlan) -> list[str]:

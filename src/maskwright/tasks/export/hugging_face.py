@@ -181,7 +181,7 @@ def _require_equal(difference: float, model: TrainedModel, where: str = "") -> N
 
 
 TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a {mask} here", "Größe, 東京, 🙂 e\u0301")
-"""Texts that both tokenizers must encode alike. {mask}: the tokenizer's own."""
+"""Texts that both tokenizers must encode to the same ids. {mask}: the tokenizer's own."""
 
 
 def _smaller_weights(parameters: Parameters) -> str | None:

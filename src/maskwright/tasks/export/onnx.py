@@ -219,7 +219,7 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
         "",
         f"`{FILE}` takes any number of texts of any length: {' and '.join(f'`{name}`' for name in inputs)}, as the "
         f"tokenizer gives them. Its logits in onnxruntime {onnxruntime.__version__} differ by at most {difference:.2g} "
-        f"from those of transformers. `{INT8_FILE}` holds matrices and embeddings in int8 and quantizes activations "
+        f"from transformers. `{INT8_FILE}` holds matrices and embeddings in int8 and quantizes activations "
         "as they come.",
         "",
         f"Measured on {sample.name}: up to {TEXTS_AT_ONCE} texts at once, sorted by length, "

@@ -111,7 +111,7 @@ class Taken:
         self.row(name, fate, f"{became} ({note})" if note else became)
 
     def note(self, names: str, became: str, fate: Fate = "left out") -> None:
-        """Adds rows for those of the flags (separated by spaces) that the command gives."""
+        """Adds rows for the flags (separated by spaces) that the command gives."""
         for name in names.split():
             if name in self.unnamed:
                 self.row(name, fate, became)

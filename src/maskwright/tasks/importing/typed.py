@@ -117,7 +117,7 @@ def _can_be_given(name: str) -> bool:
 
 
 def given_variables(assignments: Sequence[str], files: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """(variables of `files`, those of `assignments` NAME=VALUE). Raises `InputError` for a word or a file that is
+    """(variables of `files`, variables of `assignments` NAME=VALUE). Raises `InputError` for a word or a file that is
     neither."""
     assigned = {}
     for word in assignments:

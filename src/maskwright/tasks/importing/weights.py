@@ -47,7 +47,7 @@ class ImportedWeights:
 
 def import_weights(source: str, folder: str) -> ImportedWeights:
     """Writes a folder with model.safetensors from `source`: a folder with `pytorch_model.bin`, or its parts, and
-    config.json; a file of weights with config.json beside it; or a checkpoint of fairseq's RoBERTa.
+    config.json; a file of weights with config.json next to it; or a checkpoint of fairseq's RoBERTa.
 
     Raises `InputError` or `ModelError` for what cannot be read, and `VerificationError` if logits differ by more than
     1e-4 from `transformers`. A failed import leaves no folder."""

@@ -62,7 +62,7 @@ USES = {
 
 
 def require_one(request: EvaluationRequest) -> None:
-    """Raises `InputError` if more than one measurement is asked for."""
+    """Raises `InputError` if more than one measurement is requested."""
     if sum(getattr(request, name) is not None for name in USES) > 1:
         *names, last = (f"`{name}`" for name in USES)
         raise InputError(f"{', '.join(names)} and {last} are measured one at a time", fix="give one of them")

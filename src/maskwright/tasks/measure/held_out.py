@@ -111,7 +111,7 @@ def _table(title: str, parts: list[TokenGroup]) -> list[str]:
 
 
 def row_tokens(model: TrainedModel, wanted: int | None = None) -> int:
-    """Tokens in a row: `wanted`, else those of the run, else the model's longest row up to 512."""
+    """Tokens in a row: `wanted`, else the run's, else the model's longest row up to 512."""
     return wanted or (model.run.pretraining.data.seq_len if model.run else min(512, model.config.max_seq_len))
 
 

@@ -208,7 +208,7 @@ def _peak(engine: Engine) -> tuple[int, int | None]:
 def this_machine(config: RunConfig | FinetuneConfig, processes: int | None, nodes: int = 1) -> DeviceCount | None:
     """The devices of this machine, and of `nodes` like it, for a dry run, which makes no engine. Products are measured
     in a moment. `processes`: on all machines, by default the processes of this start. None for a kind of device that no
-    run was measured on. Raises `ConfigError` where the device that the run asks for is absent."""
+    run was measured on. Raises `ConfigError` if the run's device is absent."""
     engine, launch = config.engine, launch_variables()
     if (device := choose_device(engine)) not in ("cpu", "cuda"):
         return None

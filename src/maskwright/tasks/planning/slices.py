@@ -69,7 +69,7 @@ class CompiledStage:
 
 
 def _collective(one: Collective) -> str:
-    return f"{one.count} {one.kind} of {one.bytes / 2**20:.1f} MiB{' beside products' if one.beside else ''}"
+    return f"{one.count} {one.kind} of {one.bytes / 2**20:.1f} MiB{' during products' if one.beside else ''}"
 
 
 def plan(config: RunConfig, model: ModelConfig, on: str) -> SliceFit:

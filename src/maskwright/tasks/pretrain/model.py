@@ -77,7 +77,7 @@ class Base:
         )
 
     def parameters(self, config: RunConfig, model: ModelConfig) -> Parameters:
-        """The weights of `model`; with a new head, if the run asks for one."""
+        """The weights of `model`; with a new head, if the run sets one."""
         if not config.model.new_head:
             return read_hf_parameters(self.folder, model)
         return initial_parameters(model, config.seed) | read_encoder(self.folder, model)

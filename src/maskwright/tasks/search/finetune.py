@@ -1,4 +1,4 @@
-"""`maskwright finetune` of a retrieval task: sentence-transformers trains an encoder to put a question beside its
+"""`maskwright finetune` of a retrieval task: sentence-transformers trains an encoder to put a question near its
 passages, and its rankings are scored.
 
 The folder is not a run directory, so a stopped training begins again. Its loss is sentence-transformers' own, with all

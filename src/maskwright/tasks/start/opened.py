@@ -60,7 +60,7 @@ class RunStart:
     copies: Copies | None = None
     """The run's copies in rank 0; None in the others, and for a run without copies."""
     starts: Starts = field(default_factory=Starts)
-    """This start among those of the run; of rank 0."""
+    """This start in the run's list of starts; of rank 0."""
     starts_file: StartsFile | None = None
     """None in other ranks."""
 

@@ -81,7 +81,7 @@ class Prepared(Protocol):
 
     def describe(self, processes: int | None = None) -> str:
         """The model, the data and the steps in words, for `--dry-run` and the beginning of each run. `processes`: by
-        default those of this start."""
+        default this start's."""
         ...
 
     def time_here(self, place: DeviceCount | None, done: int = 0) -> str | None:

@@ -37,13 +37,13 @@ def without_mojibake(document: Document, counts: Counter[str], on_change: OnChan
 def _mended(line: str, counts: Counter[str], on_change: OnChange | None) -> str:
     import ftfy
 
-    mended = ftfy.fix_encoding(line)
-    if mended != line:
+    repaired = ftfy.fix_encoding(line)
+    if repaired != line:
         counts[LINES_MENDED] += 1
         if on_change:
-            begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(line, mended, strict=False)))
-            on_change(LINES_MENDED, f"{_shown(line, begin)} -> {_shown(mended, begin)}")
-    return mended
+            begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(line, repaired, strict=False)))
+            on_change(LINES_MENDED, f"{_shown(line, begin)} -> {_shown(repaired, begin)}")
+    return repaired
 
 
 def _shown(text: str, begin: int) -> str:

@@ -2,8 +2,8 @@
 
 When one pod ends, the others lose their partner and end with 75. So all pods are restarted after a 75 and after a
 disruption (preemption, drain, eviction). These restarts are not counted here, since the run itself counts its starts
-without a newer checkpoint. An error (1, 2, 3) and an end that was asked for (76) end the job. Any other end, such as a
-kill for memory, is one of `RESTARTS`.
+without a newer checkpoint. An error (1, 2, 3) and a requested end (76) end the job. Any other end, such as a kill for
+memory, is one of `RESTARTS`.
 """
 
 from __future__ import annotations
