@@ -106,7 +106,7 @@ class Vertex(Place):
     @property
     def slice(self) -> tuple[str, str] | None:
         """Kind and topology of a TPU slice."""
-        kind, _, topology = (self.accelerator or "").partition(":")
+        kind, _, topology = (self.accelerator or "").lower().partition(":")
         return (kind, topology) if kind in TPUS else None
 
 
@@ -160,8 +160,7 @@ def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
         elsewhere = "submit kubernetes" if TPUS[kind].gke_label else "submit slice"
         what = f"Vertex AI documents JAX for {' and '.join(TPU_KINDS)} alone, and not for {kind}"
         raise InputError(what, where="--accelerator", fix=f"use one of these, or `maskwright {elsewhere}`")
-    if wrong := tpus.refusal(f"{kind}:{topology}"):
-        raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
+    checks.tpu_slice(f"{kind}:{topology}", TPU_KINDS)
     if place.num_nodes != 1:
         fix = "leave it out: the topology gives the number of machines"
         raise InputError("cannot be given with a TPU slice", where="--num-nodes", fix=fix)
