@@ -177,6 +177,7 @@ TEMPLATES = [
     (of_pods("toleration: []"), "POD.toleration cannot be set here. Fix: did you mean tolerations?"),
     (of_pods("restartPolicy: Always"), "POD.restartPolicy is set by submit"),
     (of_pods("hostname: x"), "POD.hostname cannot be set here"),
+    (of_pods("nodeSelector: [x]"), "POD.nodeSelector is not a mapping. Fix: write it as in a Job"),
     (of_pods("tolerations: {key: x}"), "POD.tolerations is not a list. Fix: write it as in a Job"),
     (of_pods("volumes: [{nfs: {}}]"), "POD.volumes[0] has no name. Fix: give its name"),
     (of_pods("volumes: [{name: data-0, nfs: {}}]"), "POD.volumes[data-0] is set by submit"),
@@ -351,8 +352,8 @@ def test_pod_0_has_a_name_that_others_reach_and_nobody_else(cli: Cli, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("queue", "deadlines", "most"), [([], [36000], None), (["--queue=a"], [], "36000")])
-def test_a_limit_is_the_servers_and_the_runs_own_comes_before(
+@pytest.mark.parametrize(("queue", "deadlines", "most"), [([], [37800], None), (["--queue=a"], [], "37800")])
+def test_a_limit_is_the_runs_and_half_an_hour_later_the_servers(
     cli: Cli, tmp_path: Path, kind: str, queue: list[str], deadlines: list[int], most: str | None
 ) -> None:
     """Kueue adds up the time of all admissions; without a queue, the object has a deadline."""
@@ -360,7 +361,7 @@ def test_a_limit_is_the_servers_and_the_runs_own_comes_before(
     found = [one["activeDeadlineSeconds"] for one in dictionaries(made) if "activeDeadlineSeconds" in one]
     assert found == deadlines
     assert made[-1]["metadata"]["labels"].get("kueue.x-k8s.io/max-exec-time-seconds") == most
-    assert "--stop-after-hours 9.5 " in " ".join(pods(made)[0]["containers"][0]["args"])
+    assert "--stop-after-hours 10.0 " in " ".join(pods(made)[0]["containers"][0]["args"])
 
 
 def policy_of(job: dict[str, Any], code: int, disrupted: bool = False) -> tuple[str, int]:

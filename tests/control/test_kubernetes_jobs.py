@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from maskwright.cloud import record
 from maskwright.cloud.prices import hourly_offers
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.data.store import TokenStore
+from maskwright.launch import checks
 from maskwright.launch.schedulers.kubernetes import jobs, kinds
 from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
@@ -165,10 +167,11 @@ def test_a_killed_pod_and_cut_streams_change_nothing(
 
 def test_limits_are_the_servers(cli: Cli, nodes: Nodes, tmp_path: Path, monkeypatch: Any) -> None:
     """A run saves and ends before; one that does not is ended by the server. Neither is an error."""
+    monkeypatch.setattr(checks, "SAVING_SECONDS", 1)
     image = stub(nodes, tmp_path, "echo $*; exec sleep 60")
     for options in (["--kind=indexed-job"], ["--kind=jobset"], ["--kind=jobset", "--queue=team-a"]):
-        result = submit(cli, tmp_path, image, *options, "--stop-after-hours=0.0005", "--follow")
-        assert result.code == 76 and "--stop-after-hours 0.00045 " in result.out, result.err
+        result = submit(cli, tmp_path, image, *options, "--stop-after-hours=0.0004", "--follow")
+        assert result.code == 76 and "--stop-after-hours 0.0004 " in result.out, result.err
     assert "DeactivatedDueToMaximumExecutionTimeExceeded: exceeding the maximum time" in result.err
     assert cli("submit", "kubernetes", "x", "--run", "y", "--stop-after-hours=0").code == 2
 
@@ -267,6 +270,8 @@ def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
     assert set(google) == {"Bearer ya29.made-up-token-0123456789"} and not list(Path("/tmp").glob("maskwright-*.yaml"))
     (job,) = nodes.cluster.of_kind("Job")
     hours = 200 / hourly_offers("a3-highgpu-8g", "us-east5")[0].usd
+    own = float(re.search(r"--stop-after-hours ([\d.]+)", followed.out)[1])
+    assert own == pytest.approx(hours - min(0.1 * hours, 0.5), rel=1e-5)
     assert job["metadata"]["namespace"] == "maskwright"
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "jobs"
     assert int(job["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"]) == math.ceil(hours * 3600)

@@ -65,9 +65,8 @@ class OnKubernetes(Kubernetes):
         filled = filled_in(self, environment, nodes, known)
         if self.max_cost is not None:
             hours = self.max_cost / usd_per_hour_of(environment, nodes, filled.num_nodes or nodes.hosts)
-            hours = min(hours, command.stop_after_hours or hours)
             say(f"--max-cost {self.max_cost:g}: ends after {hours:.2f} hours on these nodes")
-            command = replace(command, stop_after_hours=hours)
+            filled = replace(filled, most_hours=hours)
         return super(OnKubernetes, filled).submit(command, dry_run=dry_run, on_submission=on_submission)
 
 

@@ -33,7 +33,9 @@ from maskwright.run.record import parse_origin
 PORT = 29400
 """Port of node 0 at which the processes meet: torchrun's default for c10d."""
 LONGEST_NAME = 40
-"""Characters of a job's name. Names of a JobSet's pods add up to 23, and a host name may have 63."""
+"""Characters of a job's name: pods of a JobSet add up to 23, and a host name may have 63."""
+SAVING_SECONDS = 1_800
+"""Time between a run's own limit (`--stop-after-hours`) and the server's: to pull the image, start and save."""
 LONGER_THAN_SAVING_SECONDS = 5.0
 """Time between the end of the run's grace period (`checkpoint.grace_seconds`) and SIGKILL."""
 

@@ -35,8 +35,6 @@ CPU_MACHINE = "n2-standard-8"
 TPU_KINDS = ("v5e", "v6e")
 LONGEST_HOURS = 168.0
 """Seven days: a job's default, and the limit of FLEX_START."""
-SAVING_SECONDS = 1_800
-"""Time between --stop-after-hours and Google's timeout: to pull the image, start and save."""
 PROJECTS = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 
@@ -108,7 +106,7 @@ class Vertex(Place):
     @property
     def slice(self) -> tuple[str, str] | None:
         """Kind and topology of a TPU slice."""
-        kind, _, topology = (self.accelerator or "").partition(":")
+        kind, _, topology = (self.accelerator or "").lower().partition(":")
         return (kind, topology) if kind in TPUS else None
 
 
@@ -162,8 +160,7 @@ def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
         elsewhere = "submit kubernetes" if TPUS[kind].gke_label else "submit slice"
         what = f"Vertex AI documents JAX only for {' and '.join(TPU_KINDS)}, not for {kind}"
         raise InputError(what, where="--accelerator", fix=f"use one of these, or `maskwright {elsewhere}`")
-    if wrong := tpus.refusal(f"{kind}:{topology}"):
-        raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
+    checks.tpu_slice(f"{kind}:{topology}", TPU_KINDS)
     if place.num_nodes != 1:
         fix = "leave it out, since the topology gives the number of machines"
         raise InputError("cannot be given with a TPU slice", where="--num-nodes", fix=fix)
@@ -180,14 +177,14 @@ def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
         fix = "give a --machine-type such as g2-standard-12, or --strategy SPOT"
         raise InputError("is only for L4, A100, H100, H200 and B200", where="--strategy FLEX_START", fix=fix)
     if hours is None and place.strategy == "FLEX_START":
-        fix = f"add --stop-after-hours N, up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}"
+        fix = f"--stop-after-hours N, up to {LONGEST_HOURS - checks.SAVING_SECONDS / 3600:g}"
         raise InputError("is required by FLEX_START", where="--stop-after-hours", fix=fix)
-    if hours is not None and hours * 3600 + SAVING_SECONDS > LONGEST_HOURS * 3600:
-        fix = f"give up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}; the same command continues the run"
+    if hours is not None and hours * 3600 + checks.SAVING_SECONDS > LONGEST_HOURS * 3600:
+        fix = f"up to {LONGEST_HOURS - checks.SAVING_SECONDS / 3600:g}; the same command continues the run"
         raise InputError(f"{hours:g} h is more than Vertex AI allows", where="--stop-after-hours", fix=fix)
     made: dict[str, Any] = {"strategy": place.strategy, "restartJobOnWorkerRestart": True}
     if hours is not None:
-        made["timeout"] = f"{hours * 3600 + SAVING_SECONDS:.0f}s"
+        made["timeout"] = f"{hours * 3600 + checks.SAVING_SECONDS:.0f}s"
     if place.wait_hours is not None:
         made["maxWaitDuration"] = f"{place.wait_hours * 3600:.0f}s"
     return made

@@ -26,9 +26,8 @@ from maskwright.launch.schedulers.kubernetes.template import folders as of_templ
 from maskwright.launch.schedulers.kubernetes.template import part, read_template
 from maskwright.launch.target import Env, JobName, OnSubmission, Option, Setup, Submission, Training, show
 
-SAVING_SHARE, MOST_SAVING_SECONDS = 0.1, 1800.0
-"""The time by which a run's own limit lies before the server's, since pods start after their admission and must save: a
-tenth of the limit, at most half an hour."""
+SAVING_SHARE = 0.1
+"""Part of a short time that costs money, of which `SAVING_SECONDS` would be most, that is left for saving."""
 GONE_SECONDS = 300.0
 
 
@@ -75,6 +74,8 @@ class Kubernetes(target.Place):
     """Of the pods; no option: an environment and `job_template` set it."""
     node_selector: tuple[tuple[str, str], ...] = ()
     """Labels of the nodes, likewise."""
+    most_hours: float | None = None
+    """Time that the nodes may cost money for."""
 
     def access(self) -> Access:
         return Access(self.context, self.namespace)
@@ -113,7 +114,7 @@ class Kubernetes(target.Place):
             raise InputError("is missing", where="--image", fix="name one with maskwright: --image REGISTRY/NAME:TAG")
         # Named by its content, so that another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
-        limit, command = limited(command)
+        limit, command = limited(command, self.most_hours)
         same = ("image", "namespace", "queue", "service_account", "memory", "setup")
         pods, gpus = self._slice(), self.gpus_per_node or 0
         template = read_template(self.job_template) if self.job_template else {}
@@ -156,17 +157,19 @@ class Kubernetes(target.Place):
         return slice_pods(self.accelerator, self.num_nodes)
 
 
-def limited(command: Training) -> tuple[int | None, Training]:
-    """The seconds after which the server ends the job, and the command, which saves and ends with 76 before that."""
-    if command.stop_after_hours is None:
+def limited(command: Training, most_hours: float | None) -> tuple[int | None, Training]:
+    """The seconds after which the server ends the job, and the command, which saves and ends with 76 before: at
+    `--stop-after-hours`, and early enough for `most_hours`, which the server's limit then is at most."""
+    hours, most, saving = command.stop_after_hours, most_hours or math.inf, checks.SAVING_SECONDS / 3600.0
+    if most_hours is not None:
+        own = most_hours - min(SAVING_SHARE * most_hours, saving)
+        hours = own if hours is None else min(hours, own)
+    if hours is None:
         return None, command
-    seconds = command.stop_after_hours * 3600.0
-    if not 1.0 <= seconds < 2**31:
-        raise InputError(
-            f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give hours above 0"
-        )
-    own = seconds - min(SAVING_SHARE * seconds, MOST_SAVING_SECONDS)
-    return math.ceil(seconds), replace(command, stop_after_hours=float(f"{own / 3600.0:.6g}"))
+    seconds = min(hours + saving, most) * 3600.0
+    if not 1.0 <= hours * 3600.0 <= seconds < 2**31:
+        raise InputError(f"{hours:g} is no limit", where="--stop-after-hours", fix="give its hours")
+    return math.ceil(seconds), replace(command, stop_after_hours=float(f"{hours:.6g}"))
 
 
 # ---- the objects in the cluster --------------------------------------------------------------------------------------

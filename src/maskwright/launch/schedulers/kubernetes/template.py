@@ -84,12 +84,12 @@ def read_template(location: str) -> Manifest:
     return made
 
 
-def part(template: Manifest, *keys: str) -> Any:
-    """What is below these keys; an empty mapping if there is nothing, or no mapping on the way."""
-    found: Any = template
+def part(template: Manifest, *keys: str) -> Manifest:
+    """The mapping below these keys; an empty one if there is none."""
     for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found or {}
+        found = template.get(key)
+        template = found if isinstance(found, dict) else {}
+    return template
 
 
 def merged(ours: Manifest, template: Manifest, location: str) -> Manifest:
