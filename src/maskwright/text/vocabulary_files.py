@@ -33,9 +33,9 @@ ESM_FRAME, UNKNOWN_RUN = ("cls_token", "eos_token"), "\ufffd"
 ANY_CLASS = ("", "PreTrainedTokenizer", "TokenizersBackend")
 CLASSES = {
     BPE_FILES: "Roberta GPT2 Bart Blenderbot Deberta LED LayoutLMv3 Longformer Luke MarkupLM",
-    WORDPIECE_FILES: "Bert ConvBert DistilBert Electra Esm Funnel LayoutLM LayoutLMv2 Lxmert MPNet MobileBert SqueezeBert",
+    WORDPIECE_FILES: "Bert ConvBert DistilBert Electra Esm Funnel LayoutLM Lxmert MPNet MobileBert Splinter SqueezeBert",
 }
-"""Classes of `transformers` that cut text by these files alone, without `Tokenizer`. Others segment words first, such as
+"""Classes of `transformers` that cut text by these files alone, without `Tokenizer`. Others find words first, such as
 `BertJapaneseTokenizer` by MeCab, or write merges otherwise, such as `HerbertTokenizer`."""
 
 

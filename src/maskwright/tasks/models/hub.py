@@ -1,7 +1,8 @@
 """Models of the Hugging Face Hub. `hf://OWNER/NAME@REVISION` is downloaded into the Hub's own cache on this machine,
 and `export --push` uploads a model.
 
-Only safetensors, tokenizer files and the JSON of a model and its pooling are ever downloaded: never code, never pickled weights.
+Only safetensors, tokenizer files and the JSON of a model and its pooling are ever downloaded: never code, never pickled
+weights.
 `huggingface_hub` itself finds the token for private models, from `HF_TOKEN` or `hf auth login`.
 """
 

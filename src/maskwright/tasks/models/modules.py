@@ -36,7 +36,8 @@ def pooling_of(folder: str) -> Pooling:
     more += ["lower case"] if first.get("do_lower_case") else []
     if more or len(modes) > 1:
         what = f"makes vectors by {', '.join(more or modes)}, which only sentence-transformers computes"
-        fix = f"use SentenceTransformer(FOLDER).encode(texts); or, for the mean of the last hidden states, remove {MODULES}"
+        fix = "use SentenceTransformer(FOLDER).encode(texts); or, for the mean of the last hidden states, remove "
+        fix += MODULES
         raise InputError(what, where=folder, fix=fix)
     return Pooling(bool(modes) and modes[0] in FIRST_TOKEN, "Normalize" in kinds)
 
