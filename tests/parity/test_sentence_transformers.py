@@ -156,13 +156,13 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) 
                 {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
                 [],
                 64,
-                "makes vectors by pooling_mod",
+                "makes vectors by pooling",
             ),
             (
                 {"pooling_mode": "mean"},
                 ["models.Dense"],
                 64,
-                "makes vectors by Dense, which only sentence-transformers",
+                "makes vectors by Dense, which only sentence",
             ),
         )
     ):

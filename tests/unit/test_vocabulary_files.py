@@ -200,7 +200,7 @@ def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: P
         (
             "config.json",
             '{"tokenizer_class": "XLMTokenizer"}',
-            "its XLMTokenizer cuts a text by more than vocab.json an",
+            "its XLMTokenizer cuts a text by more than",
         ),
     ],
 )
@@ -224,9 +224,7 @@ def test_a_class_that_finds_words_by_itself_is_refused_and_the_fix_holds(
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     beside = json.loads((folder / named_in).read_text()) if (folder / named_in).exists() else {}
     (folder / named_in).write_text(json.dumps({**beside, "tokenizer_class": "BertJapaneseTokenizer"}))
-    with pytest.raises(
-        TokenizerError, match="its BertJapaneseTokenizer cuts a text by more than vocab.txt. Fix: .*spaces"
-    ):
+    with pytest.raises(TokenizerError, match="its BertJapaneseTokenizer cuts a text by more than vocab.txt. Fix: "):
         read_vocabulary(str(folder))
 
     class Words:  # in place of MeCab, which is not installed
