@@ -17,6 +17,7 @@ import transformers
 from finetuned import finished_run, shape
 
 from maskwright.cli.main import run as command
+from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.labels.encode import open_tokenizer
 from maskwright.labels.example import Example
@@ -137,6 +138,54 @@ def test_vectors_and_scores_are_ours(architecture: str, tokenizer: str, tmp_path
     assert [each["corpus_id"] for each in judge.rank(TEXTS[0], TEXTS[6:])] != []
 
 
+def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) -> None:
+    """Poolings in the form of version 6 and of older ones. An export keeps them."""
+    folder = tmp_path / "dense"
+    export_as(
+        "dense", load_model(str(finished_run(tmp_path / "run", shape("bert", "masked_lm"), tokenizer))), str(folder)
+    )
+    examples = [Example("x", number, text=text) for number, text in enumerate(TEXTS)]
+    modules = json.loads((folder / "modules.json").read_text())
+    for row, (pooling, later, length, refused) in enumerate(
+        (
+            ({"pooling_mode": "cls"}, ["base.modules.normalize.Normalize"], 24, ""),
+            ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ["models.Normalize"], 64, ""),
+            ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, [], 16, ""),
+            ({"pooling_mode_max_tokens": True}, [], 64, "makes vectors by pooling by pooling_mode_max_tokens, which"),
+            (
+                {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+                [],
+                64,
+                "makes vectors by pooling",
+            ),
+            (
+                {"pooling_mode": "mean"},
+                ["models.Dense"],
+                64,
+                "makes vectors by Dense, which only sentence",
+            ),
+        )
+    ):
+        more = [{"idx": 2, "name": "2", "path": "2", "type": f"sentence_transformers.{kind}"} for kind in later]
+        (folder / "2").mkdir(exist_ok=True)
+        storage.write_json(str(folder / "2" / "config.json"), {})
+        storage.write_json(str(folder / "modules.json"), [*modules, *more])
+        storage.write_json(str(folder / "1_Pooling" / "config.json"), {"word_embedding_dimension": 32, **pooling})
+        storage.write_json(str(folder / "sentence_bert_config.json"), {"max_seq_length": length})
+        model = load_model(str(folder), bare=True)
+        assert model.max_seq_len == length
+        if refused:
+            with pytest.raises(InputError, match=refused):
+                vectors(model, examples, length, "cpu")
+            continue
+        import sentence_transformers
+
+        said = sentence_transformers.SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(TEXTS)
+        np.testing.assert_allclose(vectors(model, examples, length, "cpu"), said, atol=1e-5)
+        export_as("dense", model, str(tmp_path / f"again-{row}"))
+        np.testing.assert_allclose(loaded("dense", tmp_path / f"again-{row}").encode(TEXTS), said, atol=1e-5)
+
+
 def scores_of(model: TrainedModel) -> np.ndarray[Any, Any]:
     """The number that a model of the kind regression gives to each of `PAIRS`."""
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
@@ -192,7 +241,7 @@ def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest
         ("masked_lm", ["rerank", "--relevant", "yes"], "has no labels. Fix: name no relevant label"),
         ("masked_lm", ["dense", "--relevant", "yes"], "a relevant label is for rerank alone. Fix: leave it out"),
         ("masked_lm", ["late", "--onnx"], "ONNX files need a model with a head, which late lacks. Fix: leave"),
-        ("token_classification", ["rerank"], "is a RobertaForTokenClassification, which scores no pairs. Fix: take"),
+        ("token_classification", ["rerank"], "is a RobertaForTokenClassification, which scores no pairs. Fix: use "),
         ("single_label_classification", ["rerank"], "chooses among 3 labels, which make no single score. Fix: fine"),
         ("multi_label_classification", ["rerank"], "does not name the relevant label. Fix: name it with"),
         ("multi_label_classification", ["rerank", "--relevant", "no"], "has no label 'no'. Fix: name it with --rele"),

@@ -196,6 +196,12 @@ def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: P
         ("vocab.json", '{"a": 1}', "has no <s>, which frames a text"),
         ("added_tokens.json", '{"<x>": 400}', "has tokens of its own, but no tokenizer.json"),
         ("tokenizer_config.json", '{"cls_token": "<no>"}', "has no <no>, which frames a text"),
+        ("tokenizer_config.json", '{"tokenizer_class": "HerbertTokenizerFast"}', "its HerbertTokenizer cuts a text by"),
+        (
+            "config.json",
+            '{"tokenizer_class": "XLMTokenizer"}',
+            "its XLMTokenizer cuts a text by more than",
+        ),
     ],
 )
 def test_files_that_none_can_be_made_from(
@@ -207,6 +213,31 @@ def test_files_that_none_can_be_made_from(
         read_vocabulary(str(folder))
     assert message in str(caught.value) and ". Fix: " in str(caught.value)
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("named_in", ["tokenizer_config.json", "config.json"])
+def test_a_class_that_finds_words_by_itself_is_refused_and_the_fix_holds(
+    named_in: str, tokenizer_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, texts = older(tokenizer_of("bert"), tmp_path / "older", "vocab.txt"), ["the old fox", "fox letters 東京 の"]
+    config = {"do_lower_case": False, "word_tokenizer_type": "mecab", "subword_tokenizer_type": "wordpiece"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    beside = json.loads((folder / named_in).read_text()) if (folder / named_in).exists() else {}
+    (folder / named_in).write_text(json.dumps({**beside, "tokenizer_class": "BertJapaneseTokenizer"}))
+    with pytest.raises(TokenizerError, match="its BertJapaneseTokenizer cuts a text by more than vocab.txt. Fix: "):
+        read_vocabulary(str(folder))
+
+    class Words:  # in place of MeCab, which is not installed
+        def tokenize(self, text: str, **_: object) -> list[str]:
+            return text.split()
+
+    module = transformers.models.bert_japanese.tokenization_bert_japanese
+    monkeypatch.setattr(module, "MecabTokenizer", lambda **_: Words())
+    theirs = module.BertJapaneseTokenizer.from_pretrained(str(folder))
+    mended = {**config, "tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(mended))
+    ours = load_tokenizer(str(folder), special_tokens_are_text=False)
+    assert [ours.encode(text).ids for text in texts] == theirs(texts)["input_ids"]
 
 
 # ---- SentencePiece models of one's own -----------------------------------------------------------------------------

@@ -54,9 +54,10 @@ class Model:
     def embed(
         self, texts: Sequence[str], *, max_seq_len: Annotated[int, Field(ge=8)] | None = None
     ) -> NDArray[np.float32]:
-        """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
-        that the model reads; default: as in its fine-tuning, else the model's maximum. The number of
-        texts that were cut is printed on stderr."""
+        """[texts, D] fp32: for each text the mean of its tokens' last hidden states, or in a folder of
+        sentence-transformers what its modules say. `max_seq_len`: tokens of a text that the model reads; default: as in
+        its fine-tuning or those modules, else the model's maximum. The number of texts that were cut is printed on
+        stderr."""
         length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len))
         return embed.vectors(self.trained, _examples(texts, "single"), length, self.device)
 

@@ -30,6 +30,13 @@ DEFAULTS = {kind: keyed(names) for kind, names in (("BPE", ROBERTA), ("WordPiece
 }
 """The classes' special tokens, unless the files next to it name others."""
 ESM_FRAME, UNKNOWN_RUN = ("cls_token", "eos_token"), "\ufffd"
+ANY_CLASS = ("", "PreTrainedTokenizer", "TokenizersBackend")
+CLASSES = {
+    BPE_FILES: "Roberta GPT2 Bart Blenderbot Deberta LED LayoutLMv3 Longformer Luke MarkupLM",
+    WORDPIECE_FILES: "Bert ConvBert DistilBert Electra Esm Funnel LayoutLM Lxmert MPNet MobileBert Splinter SqueezeBert",
+}
+"""Classes of `transformers` that cut text by these files alone, without `Tokenizer`. Others find words first, such as
+`BertJapaneseTokenizer` by MeCab, or write merges otherwise, such as `HerbertTokenizer`."""
 
 
 def files_among(names: Collection[str]) -> tuple[str, ...]:
@@ -45,7 +52,8 @@ def files_of(folder: str) -> tuple[str, ...]:
 
 def create_from(folder: str, names: tuple[str, ...]) -> str:
     """Creates the `tokenizer.json` unless it exists, and returns its path. Raises `TokenizerError` for ambiguous
-    files."""
+    files, and for a class that does more than they say."""
+    _require_class(folder, names)
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
     is_sentencepiece = names[0].endswith(SENTENCEPIECE_ENDING)
     of_model = ["config.json"] if is_sentencepiece and os.path.isfile(os.path.join(folder, "config.json")) else []
@@ -74,15 +82,39 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     return path
 
 
-def _config(folder: str) -> dict[str, Any]:
-    added = os.path.join(folder, ADDED)
-    tokens = storage.read_json(added) if os.path.isfile(added) else {}
-    if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
-        raise TokenizerError("has tokens of its own, but no tokenizer.json", where=added, fix=SAVE_AGAIN)
+def _require_class(folder: str, names: tuple[str, ...]) -> None:
+    named = _of_files(folder).get("tokenizer_class") or _of_model(folder).get("tokenizer_class") or ""
+    kind, known = str(named).removesuffix("Fast"), [f"{name}Tokenizer" for name in CLASSES.get(names, "").split()]
+    if not known or kind in (*ANY_CLASS, *known):
+        return
+    what = f"has no tokenizer.json, and its {kind} cuts a text by more than {' and '.join(names)}"
+    more = " and tokenize_chinese_chars to false" if names == WORDPIECE_FILES else ""
+    fix = "save it with a tokenizer.json, by a transformers that writes one for this class; or put spaces between the "
+    fix += f"words of your text as this class cuts them, and set tokenizer_class to {known[0]}{more} in its "
+    raise TokenizerError(what, where=folder, fix=f"{fix}{CONFIG_FILES[0]}")
+
+
+def _of_model(folder: str) -> dict[str, Any]:
+    """The model's `config.json`; empty without one."""
+    path = os.path.join(folder, "config.json")
+    values = storage.read_json(path) if os.path.isfile(path) else {}
+    return values if isinstance(values, dict) else {}
+
+
+def _of_files(folder: str) -> dict[str, Any]:
+    """The entries of `CONFIG_FILES`; those of the first file win."""
     config: dict[str, Any] = {}
     for _, content in reversed([*config_files(folder)]):
         config |= content
     return config
+
+
+def _config(folder: str) -> dict[str, Any]:
+    added = os.path.join(folder, ADDED)
+    tokens = storage.read_json(added) if os.path.isfile(added) else {}
+    if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
+        raise TokenizerError("has no tokenizer.json, and tokens of its own", where=added, fix=SAVE_AGAIN)
+    return _of_files(folder)
 
 
 def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str) -> dict[str, str]:
@@ -228,10 +260,8 @@ def _debertas(model: SentencePieceModel, folder: str, path: str, config: dict[st
 
 
 def _xlm_rs(model: SentencePieceModel, folder: str, path: str, config: dict[str, Any]) -> Parts:
-    """As XLM-R's class: its four special tokens, the model's pieces except those that no text becomes, and a mask."""
-    model_file = os.path.join(folder, "config.json")
-    of_model = storage.read_json(model_file) if os.path.isfile(model_file) else {}
-    kind = str(config.get("tokenizer_class") or of_model.get("model_type") or "xlm-roberta")
+    """As XLM-R's class: its four special tokens, the model's pieces but for those that no text becomes, and a mask."""
+    kind = str(config.get("tokenizer_class") or _of_model(folder).get("model_type") or "xlm-roberta")
     if not kind.lower().replace("-", "").startswith("xlmroberta"):
         fix = "save the folder with a tokenizer.json, by a transformers that has its class; or, for a new model, give "
         fix += "the file in a folder of its own"

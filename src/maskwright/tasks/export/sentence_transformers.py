@@ -23,6 +23,7 @@ from maskwright.model.hf.names import Parameters, encoder_pieces, pieces
 from maskwright.model.initial import with_new_head
 from maskwright.tasks.export.hugging_face import Purpose, announce, compared, export
 from maskwright.tasks.models.load import TrainedModel
+from maskwright.tasks.models.modules import pooling_of
 
 Kind = Literal["dense", "sparse", "late", "rerank"]
 HEADLESS: tuple[Kind, ...] = ("dense", "late", "rerank")
@@ -54,7 +55,7 @@ _KINDS: dict[Kind, _Kind] = {
     "dense": _Kind(
         *("SentenceTransformer", "feature-extraction", "last_hidden_state", "token_embeddings", "cosine"),
         "sentence-similarity",
-        "a text is the mean of its tokens' last hidden states",
+        "a text is its tokens' last hidden states, pooled as `1_Pooling/config.json` says",
     ),
     "sparse": _Kind(
         *("SparseEncoder", "fill-mask", "logits", "token_embeddings", "dot"),
@@ -209,8 +210,12 @@ def _later_modules(model: TrainedModel, kind: Kind) -> list[tuple[str, dict[str,
     """(class below `sentence_transformers`, settings) of the modules after the first."""
     settings: dict[str, Any]
     if kind == "dense":
-        settings = {"embedding_dimension": model.config.hidden_size, "pooling_mode": "mean", "include_prompt": True}
-        return [("sentence_transformer.modules.pooling.Pooling", settings)]
+        pooling = pooling_of(model.tokenizer_folder)
+        mode = "cls" if pooling.of_first_token else "mean"
+        settings = {"embedding_dimension": model.config.hidden_size, "pooling_mode": mode, "include_prompt": True}
+        vector = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+        normalize = [("base.modules.normalize.Normalize", vector)] if pooling.normalized else []
+        return [("sentence_transformer.modules.pooling.Pooling", settings), *normalize]
     if kind == "sparse":
         settings = {"embedding_dimension": model.config.vocab_size, "pooling_strategy": "max"}
         return [("sparse_encoder.modules.splade_pooling.SpladePooling", settings | {"activation_function": "relu"})]

@@ -1,7 +1,8 @@
 """Models of the Hugging Face Hub. `hf://OWNER/NAME@REVISION` is downloaded into the Hub's own cache on this machine,
 and `export --push` uploads a model.
 
-Only safetensors, `config.json` and tokenizer files are ever downloaded: never code, never pickled weights.
+Only safetensors, tokenizer files and the JSON of a model and its pooling are ever downloaded: never code, never pickled
+weights.
 `huggingface_hub` itself finds the token for private models, from `HF_TOKEN` or `hf auth login`.
 """
 
@@ -17,6 +18,7 @@ from maskwright.core.extras import require
 from maskwright.core.hub import Address, as_pinned, full_name, is_hub, read_address, require_name
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.other_folders import pickled_weights, without_weights
+from maskwright.tasks.models.modules import FIRST, MODULES
 from maskwright.text.tokenizer import FILES
 from maskwright.text.vocabulary import has_tokenizer
 from maskwright.text.vocabulary_files import files_among
@@ -91,6 +93,10 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
     for name in TOKENIZER:
         if name in names:
             folder = os.path.dirname(get(name))
+    if MODULES in names and weights:  # of sentence-transformers
+        for name in names:
+            if name in (MODULES, FIRST) or name.endswith("Pooling/config.json"):
+                get(name)
     if not weights:
         if "tokenizer.json" not in names and not files_among(names):
             fix = "use a model that has one, or save the tokenizer with transformers and give its folder"

@@ -17,6 +17,7 @@ from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.run.record import RESTORE, RunRecord
 from maskwright.tasks.models.hub import local, pinned
+from maskwright.tasks.models.modules import longest_text
 from maskwright.tasks.models.runs import model_at, without_checkpoint
 from maskwright.text.tokenizer_faults import NEW_WORDS
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
@@ -41,7 +42,8 @@ class TrainedModel:
     task: Task | None = None
     """The task of a fine-tuned model; None for masked-LM models."""
     max_seq_len: int | None = None
-    """Tokens of a row in fine-tuning; None if unknown, as for masked-LM models and folders of other tools."""
+    """Tokens of a row in fine-tuning, or of a text for sentence-transformers; None if unknown, as for masked-LM models
+    and folders of other tools."""
     may_be_none: bool | None = None
     """Only for questions: whether some of the training questions have no answer; None if unknown."""
     fetched_to: str | None = None
@@ -107,7 +109,7 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     config = with_ids(config, vocabulary, location)
     model = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
     if config.task == "masked_lm":
-        return model
+        return replace(model, max_seq_len=longest_text(location, config))
     use = read_use(location, config)
     names = {"threshold": "threshold", "doc_stride": "doc_stride", "max_answer_length": "max_answer_len"}
     known = {key: use[name] for key, name in names.items() if name in use}

@@ -16,6 +16,7 @@ from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.write import require_writable, write_vectors
 from maskwright.tasks.finetune.objective import PREDICTION_TOKENS
 from maskwright.tasks.models.load import TrainedModel
+from maskwright.tasks.models.modules import pooling_of
 from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length
 
 TEXTS = Task()
@@ -40,11 +41,12 @@ def embed(
 def vectors(
     model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto"
 ) -> NDArray[np.float32]:
-    """fp32 [examples, D]: means of the last hidden states, special tokens included. Warns of texts that were cut."""
-    from maskwright.engines.torch.pooling import mean_pooler
+    """fp32 [examples, D], as `pooling_of` the model's folder says. Warns of texts that were cut."""
+    from maskwright.engines.torch.pooling import pooler
     from maskwright.engines.torch.prepare import choose_device
 
-    pool, parts, cut = mean_pooler(model.config, model.parameters, choose_device(device, "device")), [], 0
+    pooling, parts, cut = pooling_of(model.tokenizer_folder), [], 0
+    pool = pooler(model.config, model.parameters, choose_device(device, "device"), pooling.of_first_token)
     with progress("embed", len(examples), "texts") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = examples[first : first + EXAMPLES_AT_ONCE]
@@ -56,4 +58,5 @@ def vectors(
             bar.advance(len(chunk))
     if cut:
         warn(what_is_cut(cut, max_seq_len))
-    return np.concatenate(parts)
+    found = np.concatenate(parts)
+    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12) if pooling.normalized else found

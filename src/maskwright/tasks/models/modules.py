@@ -1,0 +1,56 @@
+"""How a folder of `sentence-transformers` makes a text's vector: by the modules that its `modules.json` lists."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.model.config import ModelConfig
+
+MODULES, FIRST, CONFIG = "modules.json", "sentence_bert_config.json", "tokenizer_config.json"
+MEAN, FIRST_TOKEN = ("mean", "pooling_mode_mean_tokens"), ("cls", "pooling_mode_cls_token")
+"""Values and, before version 6, keys of a pooling's settings."""
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """The mean of a text's last hidden states, special tokens included, or the state of its first token."""
+
+    of_first_token: bool = False
+    normalized: bool = False
+    """Whether the vector is divided by its length."""
+
+
+def pooling_of(folder: str) -> Pooling:
+    """As the modules of a folder say; the mean without them. Raises `InputError` for others than a pooling of the mean
+    or the first token and a normalization."""
+    kinds = {str(one.get("type")).rpartition(".")[2]: str(one.get("path")) for one in _read(folder, MODULES) or ()}
+    pooling = _read(folder, kinds["Pooling"], "config.json") if "Pooling" in kinds else {}
+    on = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
+    modes, first = [pooling["pooling_mode"]] if "pooling_mode" in pooling else on, _read(folder, FIRST) or {}
+    more = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
+    more += [f"pooling by {' and '.join(map(str, modes))}"] if modes and modes[0] not in (*MEAN, *FIRST_TOKEN) else []
+    more += ["lower case"] if first.get("do_lower_case") else []
+    if more or len(modes) > 1:
+        what = f"makes vectors by {', '.join(more or modes)}, which only sentence-transformers computes"
+        fix = "use SentenceTransformer(FOLDER).encode(texts); or, for the mean of the last hidden states, remove "
+        fix += MODULES
+        raise InputError(what, where=folder, fix=fix)
+    return Pooling(bool(modes) and modes[0] in FIRST_TOKEN, "Normalize" in kinds)
+
+
+def longest_text(folder: str, config: ModelConfig) -> int | None:
+    """Tokens of a text that the modules read; None if they set no limit."""
+    if _read(folder, MODULES) is None:
+        return None
+    limits = (_read(folder, FIRST) or {}).get("max_seq_length"), (_read(folder, CONFIG) or {}).get("model_max_length")
+    limit = next((limit for limit in limits if isinstance(limit, int)), None)
+    return None if limit is None else min(limit, config.max_seq_len)
+
+
+def _read(folder: str, *names: str) -> Any:
+    path = os.path.join(folder, *names)
+    return storage.read_json(path) if os.path.isfile(path) else None
