@@ -68,8 +68,8 @@ def peak_partial_sums(leaves: int, virtual_workers: int, first: int = 0) -> int:
 
 def rounds(nodes: list[Node], roots: list[Node]) -> tuple[list[list[tuple[int, int]]], list[int]]:
     """How the sums of `nodes`, which make up `roots`, are added in about log2 of their number rounds. A pair (i, j)
-    adds the j-th sum to the i-th, and the pairs of a round are independent. Also which of them become those of
-    `roots`."""
+    adds the j-th sum to the i-th, and the pairs of a round are independent. Also which of them become the sums
+    of `roots`."""
     places, made = {node: place for place, node in enumerate(nodes)}, list[list[tuple[int, int]]]()
 
     def visit(node: Node) -> tuple[int, int]:

@@ -142,7 +142,7 @@ def keep_freed_memory() -> bool:
 
 def other_load() -> str:
     """What the load of the last minute shows of other programs; empty where there is a core for each of them. A speed
-    that is measured beside them is too low."""
+    that is measured while they run is too low."""
     cpus, load = os.cpu_count() or 1, os.getloadavg()[0]
     if load <= max(1.5 * cpus, cpus + 1):
         return ""

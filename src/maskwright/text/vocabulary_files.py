@@ -102,7 +102,7 @@ def _of_model(folder: str) -> dict[str, Any]:
 
 
 def _of_files(folder: str) -> dict[str, Any]:
-    """The entries of `CONFIG_FILES`; those of the first file win."""
+    """The entries of `CONFIG_FILES`; the first file wins."""
     config: dict[str, Any] = {}
     for _, content in reversed([*config_files(folder)]):
         config |= content

@@ -90,7 +90,7 @@ class Saver:
         return self._copier.wait() if self._copier else None
 
     def copy_ended(self, step: int) -> None:
-        """Copies what the run has written since its last save, that of `step`, whose copy has ended. Raises
+        """Copies what the run has written since its last save, at `step`, whose copy has ended. Raises
         `CheckpointError`."""
         if self._copier:
             self._copier.copy_ended(step)

@@ -314,7 +314,7 @@ def _why_degenerate(task: ComparedTask, run: ScoredRun) -> str:
         answer = f"the label{'s' * (len(labels) > 1)} {named}" if task.labels else f"{next(iter(labels)):.3g}"
         reasons.append(f"it gives one answer to everything, {answer}")
     elif task.metric == "accuracy" and task.majority and run.score <= task.majority[1]:
-        reasons.append("its score is no better than that of the most frequent label")
+        reasons.append("its score is no better than the most frequent label's")
     if run.lowest_loss is not None and task.guessing is not None and run.lowest_loss >= task.guessing:
         reasons.append(f"its training loss was never below {task.guessing:.3f}, a guess's loss")
     return "; ".join(reasons)

@@ -101,7 +101,7 @@ class JaxEngine:
         )
 
     def program_like(self, batch: Batch) -> Program:
-        """The program for rows that are read like those of `batch`, in parts if they do not fit in memory at once."""
+        """The program for rows that are read as in `batch`, in parts if they do not fit in memory at once."""
         return replace(self.program, causal=batch.causal, parts=len(batch.input_ids) // self._rows_at_once(batch))
 
     def _rows_at_once(self, batch: Batch) -> int:

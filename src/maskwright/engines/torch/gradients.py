@@ -2,7 +2,7 @@
 
 Sums follow the tree of `tree.py`, whatever the world size. A bucket of parameters is sent while the backward pass of
 the last micro-batch still computes earlier layers, as DistributedDataParallel does (Li et al. 2020, arXiv:2006.15704).
-Gradients travel in fp32: (W-1)/W of their bytes, of which 1/L leave a machine of L ranks. All buffers stay where they
+Gradients travel in fp32: (W-1)/W of their bytes. Of these, 1/L leave a machine of L ranks. All buffers stay where they
 are from the first update on.
 """
 
@@ -25,8 +25,8 @@ class Hop:
     """A bucket's exchange at one level: each member gives each other one that one's pieces of its sums, and adds up
     what it gets.
 
-    `held`: the nodes whose sums each member has; `sums`: those of this rank. `made`: the nodes that they make up.
-    `sizes`: numbers of each member's pieces. `spare`: memory that nobody needs any more by then."""
+    `held`: the nodes whose sums each member has; `sums`: this rank's sums. `made`: the nodes that they make up.
+    `sizes`: numbers of each member's pieces. `spare`: memory that is no longer needed by then."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ def attention(
     if way == "dense":
         return dense(q, k, v, segment_ids, dropout, key, window)
     if dropout:
-        raise ValueError("splash attention drops nothing: see `choose_way`")
+        raise ValueError("splash attention has no dropout; see `choose_way`")
     if way.endswith("fp32"):
         q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
     return splash(q, k, v, segment_ids, window, causal=way.startswith("causal")).astype(dtype)

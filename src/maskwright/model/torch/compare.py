@@ -24,7 +24,7 @@ every model except BERT, ignores them. A bare encoder gives its last hidden stat
 ROWS = ((2, 24), (3, 128), (1, 512))
 """(number of rows, their tokens) that are compared, shortened to the model's longest row."""
 LARGEST_DIFFERENCE = 1e-4
-"""The most by which numbers of fp32 may differ from those of `transformers`, in an export and an import."""
+"""The largest allowed difference of fp32 logits from `transformers`, in an export and an import."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class EvaluationTexts:
     places: tuple[str, ...]
     """Locations of the examples: file:line, or file and record."""
     too_short: int
-    """Examples of which no text has `FEWEST_WORDS` words, or those of an n-gram."""
+    """Examples without a text of `FEWEST_WORDS` words, or of as many as an n-gram has."""
 
 
 def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> EvaluationTexts:

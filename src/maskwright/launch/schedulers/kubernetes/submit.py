@@ -27,7 +27,7 @@ from maskwright.launch.schedulers.kubernetes.template import part, read_template
 from maskwright.launch.target import Env, JobName, OnSubmission, Option, Setup, Submission, Training, show
 
 SAVING_SHARE = 0.1
-"""Part of a short time that costs money, of which `SAVING_SECONDS` would be most, that is left for saving."""
+"""Part of a paid time that is left for saving, where the time is so short that `SAVING_SECONDS` would be most of it."""
 GONE_SECONDS = 300.0
 
 

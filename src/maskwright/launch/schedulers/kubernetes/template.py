@@ -52,7 +52,7 @@ REPLACED = {
 }
 """Keys whose values win over the command's; null removes the command's."""
 NAMES = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
-"""The key by which entries of a list are told apart."""
+"""The key that distinguishes the entries of a list."""
 COORDINATION = {"JOB_COMPLETION_INDEX", *WorkerGroup(1).variables(0, 0)}
 """Variables by which the pods of a run find each other."""
 INSTEAD = {
@@ -76,7 +76,8 @@ INSTEAD = {
 
 
 def read_template(location: str) -> Manifest:
-    """Raises `InputError` if it is no mapping, or holds the value of a secret: whoever may see jobs can read it."""
+    """Raises `InputError` if it is no mapping, or holds the value of a secret, which everyone who may see
+    jobs can read."""
     made = read_yaml(location, "begin with spec: {template: {spec: …}}, as in a Job")
     for path, what in _secrets(made, ""):
         fix = "name a Secret of the cluster: valueFrom: {secretKeyRef: {name: …, key: …}}, or --secret NAME:KEY"
