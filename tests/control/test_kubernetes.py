@@ -186,7 +186,7 @@ TEMPLATES = [
     (of_pods(f"nodeSelector: {{{TOPOLOGY_LABEL}: 2x2}}"), f"POD.nodeSelector.{TOPOLOGY_LABEL} is set by"),
     (of_pods("containers: [{env: []}]"), "POD.containers[0] has no name. Fix: name: node is the container"),
     (of_node("image: x"), "NODE.image is set by submit. Fix: leave it out; --image sets it"),
-    (of_node("command: [sh]"), "NODE.command is set by submit. Fix: leave it out; --setup"),
+    (of_node("command: [sh]"), "NODE.command is set by submit. Fix: leave it out"),
     (of_node("resource: {}"), "NODE.resource cannot be set here. Fix: did you mean resources?"),
     (of_node("resources: {requests: {cpu: 9}}"), "NODE.resources.requests.cpu is set by submit. "
      "Fix: leave it out; --cpus sets it"),

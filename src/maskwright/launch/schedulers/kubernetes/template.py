@@ -57,8 +57,6 @@ COORDINATION = {"JOB_COMPLETION_INDEX", *WorkerGroup(1).variables(0, 0)}
 """Variables by which the pods of a run find each other."""
 INSTEAD = {
     "image": "--image",
-    "command": "--setup runs something before the run",
-    "args": "--setup runs something before the run",
     "cpu": "--cpus",
     "memory": "--memory",
     GPU: "--gpus-per-node",
@@ -72,7 +70,7 @@ INSTEAD = {
     QUEUE: "--queue",
     MOST_SECONDS: "--stop-after-hours",
 }
-"""What to give in place of a key that is refused."""
+"""The option that sets a key."""
 
 
 def read_template(location: str) -> Manifest:
