@@ -279,19 +279,23 @@ def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts: H
 def test_hosts_with_names_of_loopback_find_each_other_and_notice_when_one_vanishes(
     store: TokenStore, tmp_path: Path
 ) -> None:
-    """Its packets are dropped, so that no message says that it is gone. 90 s are 6 here."""
+    """Two processes on each. Its packets are dropped, so that no message says that it is gone. 90 s are 6 here."""
     impatient = "from maskwright.engines.torch import connections\n"
     impatient += "connections.VANISHED_SECONDS, connections.PROBE_SECONDS = 6, 1\n"
     command = [sys.executable, "-c", impatient + "from maskwright.cli.main import main; main()"]
     values = {**CONFIG, "schedule": {"steps": 1_000_000}, "phases": []}
     values["data"] = {**CONFIG["data"], "store": store.location}
-    values["engine"] = {**CONFIG["engine"], "kind": "torch"}
+    values["engine"] = {**CONFIG["engine"], "kind": "torch", "devices": 4}
+    values["batch"] = {**CONFIG["batch"], "virtual_workers": 4}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
     two, processes = TwoHosts(tmp_path), []
     try:
-        for rank in (0, 1):
-            several = {"MASTER_ADDR": "node0", "MASTER_PORT": "29400", "WORLD_SIZE": "2", "RANK": str(rank)}
-            words = two.words(rank, *command, "pretrain", str(tmp_path / "run.yaml"), "--run", str(tmp_path / "run"))
+        for rank in range(4):
+            several = {"MASTER_ADDR": "node0", "MASTER_PORT": "29400", "WORLD_SIZE": "4", "RANK": str(rank)}
+            several |= {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank % 2)}
+            words = two.words(
+                rank // 2, *command, "pretrain", str(tmp_path / "run.yaml"), "--run", str(tmp_path / "run")
+            )
             pipe = subprocess.PIPE
             processes.append(subprocess.Popen(words, env={**os.environ, **several}, stderr=pipe, text=True))
         directory = RunDirectory(str(tmp_path / "run"))
@@ -302,5 +306,5 @@ def test_hosts_with_names_of_loopback_find_each_other_and_notice_when_one_vanish
         two.close()
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [75, 75], said
+    assert [process.returncode for process in processes] == [75] * 4, said
     assert all("lost another process of this run" in text for text in said), said

@@ -42,9 +42,9 @@ class AdamW:
         """By kind, fp32 [numbers in `part`]."""
         begin, shapes = self.part.start, share.order.shapes
         runs = share.runs(lambda name: (scales[name], options.weight_decay * is_decayed(len(shapes[name]))))
-        self._updates = torch.zeros(sum(map(len, runs.values())), device=weights.device)
+        self.updates = torch.zeros(sum(map(len, runs.values())), device=weights.device)
         """How many updates are in the moments, for each run of numbers."""
-        counts = iter(self._updates.unbind())
+        counts = iter(self.updates.unbind())
         self._groups = [
             (
                 *of_kind,
@@ -54,10 +54,6 @@ class AdamW:
             )
             for of_kind, places in runs.items()
         ]
-
-    def begin_after(self, updates: int) -> None:
-        """Sets how many updates are in the moments."""
-        self._updates.fill_(updates)
 
     @torch.no_grad()
     def step(self, learning_rate: float, good: Tensor | None = None) -> None:
@@ -99,9 +95,6 @@ class Muon:
         self._stacks = [
             (stack.parts, [buffer[place].view(stack.shape) for buffer in buffers]) for stack, place in share.stacks
         ]
-
-    def begin_after(self, updates: int) -> None:
-        """Does nothing, since Muon does not count updates."""
 
     @torch.no_grad()
     def step(self, learning_rate: float, good: Tensor | None = None) -> None:

@@ -7,6 +7,8 @@ weights in the precision of the multiplications: half the bytes of fp32, and the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -19,7 +21,7 @@ from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.levels import Levels
 from maskwright.engines.torch.optimizers import AdamW, Muon, rate_scales
 from maskwright.engines.torch.processes import Peers
-from maskwright.engines.torch.shares import FlatOrder, Share
+from maskwright.engines.torch.shares import FlatOrder
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig
 from maskwright.model.hf.names import Parameters
 from maskwright.model.torch.encoder import EncoderNetwork
@@ -54,8 +56,7 @@ class FlatWeights:
             self._multiplied = torch.zeros(self._order.length, dtype=dtype, device=self._device)
         for name, view in self._order.parameters(self._multiplied).items():
             self._parameters[name].data = view
-        several = self._several
-        self._spreading = Spreading(self._share, self._weights, self._multiplied, self._levels) if several else None
+        self._spread = self._spreading() if self._several else self._round
         self._optimizers: list[AdamW | Muon] = []
         self._made: Gradients | None = None
 
@@ -66,8 +67,8 @@ class FlatWeights:
             made = Gradients(self._parameters, self._order, self._levels)
             self._blocks = made.flat.view(-1, shares.BLOCK_NUMBERS)
             longest = max(share.length for share in self._order.shares) // shares.BLOCK_NUMBERS
-            self._norms = torch.zeros(longest, device=self._device)
-            self._norms_of_all = self._norms.new_zeros(self._processes.world_size * longest)
+            self._norms_of_all = torch.zeros(self._processes.world_size * longest, device=self._device)
+            self._norms = self._norms_of_all[self._share.rank * longest :][:longest]
             self._gather_norms = self._levels.gathering([(self._norms_of_all, self._norms)])
             self._blocks_in_order = self._order.order_of_blocks.to(self._device)
             self._made = made
@@ -96,23 +97,47 @@ class FlatWeights:
     def finish(self) -> Tensor:
         """Waits for the gradient of all ranks, and returns its norm, not divided by anything."""
         self.gradients.finish()
-        norms = torch.linalg.vector_norm(self._blocks, dim=1, out=self._norms[: len(self._blocks)])
-        if self._several:
-            self._gather_norms()
-            norms = self._norms_of_all
-        return torch.linalg.vector_norm(norms[self._blocks_in_order])
+        torch.linalg.vector_norm(self._blocks, dim=1, out=self._norms[: len(self._blocks)])
+        self._gather_norms()
+        return torch.linalg.vector_norm(self._norms_of_all[self._blocks_in_order])
 
     def update(self, scale: Tensor, learning_rate: float, good: Tensor | None) -> None:
         """One step of the optimizer by the gradient times `scale`. `good`: see `optimizers.AdamW.step`."""
         self.gradients.flat.mul_(scale)
         for optimizer in self._optimizers:
             optimizer.step(learning_rate, good)
+        self._spread()
 
-    def spread(self) -> None:
-        if self._spreading:
-            self._spreading.spread()
-        elif self._multiplied is not self._weights:
+    def _round(self) -> None:
+        if self._multiplied is not self._weights:
             self._multiplied.copy_(self._weights)
+
+    def _spreading(self) -> Callable[[], None]:
+        """What gives each rank the new weights of all shares, in the precision of the multiplications.
+
+        What AdamW updates is gathered in place, the first layers first. Muon's pieces differ in length, so they are
+        gathered together and copied."""
+        order, share, multiplied, end = self._order, self._share, self._multiplied, self._share.end_of_muon
+        even = [bucket for bucket in reversed(order.buckets) if not bucket.by_muon]
+        pairs = [(multiplied[bucket.whole], multiplied[bucket.piece(share.rank)]) for bucket in even]
+        sources = [*(self._weights[share.piece(bucket)] for bucket in even), self._weights[:end]]
+        longest = max(of_rank.end_of_muon for of_rank in order.shares)
+        sent, received = (multiplied.new_zeros(count * longest) for count in (1, order.world_size))
+        targets = [*(own for _, own in pairs), sent[:end]]
+        held = [(bucket, of_rank) for of_rank in order.shares for bucket in order.buckets if bucket.by_muon]
+        held = [(bucket, of_rank) for bucket, of_rank in held if bucket.sizes[of_rank.rank]]
+        of_ranks = received.view(order.world_size, longest)
+        places = [multiplied[bucket.piece(of_rank.rank)] for bucket, of_rank in held]
+        arrived = [of_ranks[of_rank.rank, of_rank.piece(bucket)] for bucket, of_rank in held]
+        gather = self._levels.gathering(pairs + [(received, sent)] * bool(held))
+
+        def spread() -> None:
+            torch._foreach_copy_(targets, sources)
+            gather()
+            if places:
+                torch._foreach_copy_(places, arrived)
+
+        return spread
 
     # ---- state -----------------------------------------------------------------------------------------------
 
@@ -162,7 +187,8 @@ class FlatWeights:
             self._optimizers = []  # their moments belong to updates that no longer count
             return
         for optimizer in self._start_optimizers():
-            optimizer.begin_after(state.remembered_updates)
+            if isinstance(optimizer, AdamW):
+                optimizer.updates.fill_(state.remembered_updates)
             for kind, moment in optimizer.moments.items():
                 whole = self._broadcast(state.moments.get(kind, {}), self._names(optimizer), 0.0)
                 self._take(moment, optimizer.part.start, whole)
@@ -182,31 +208,3 @@ class FlatWeights:
             place = start - begin
             if 0 <= place < len(numbers):
                 numbers[place : place + bucket.sizes[self._share.rank]] = whole[bucket.piece(self._share.rank)]
-
-
-class Spreading:
-    """Gives each rank the new `weights` of all shares, in the precision of the multiplications.
-
-    What AdamW updates is gathered in place, the first layers first. Muon's pieces differ in length, so they are
-    gathered together and copied."""
-
-    def __init__(self, share: Share, weights: Tensor, multiplied: Tensor, levels: Levels) -> None:
-        order = share.order
-        even = [bucket for bucket in reversed(order.buckets) if not bucket.by_muon]
-        gathered = [(multiplied[bucket.whole], multiplied[bucket.piece(share.rank)]) for bucket in even]
-        longest = max(of_rank.end_of_muon for of_rank in order.shares)
-        sent, received = (multiplied.new_zeros(count * longest) for count in (1, order.world_size))
-        self._targets = [*(own for _, own in gathered), sent[: share.end_of_muon]]
-        self._sources = [*(weights[share.piece(bucket)] for bucket in even), weights[: share.end_of_muon]]
-        held = [(bucket, of_rank) for of_rank in order.shares for bucket in order.buckets if bucket.by_muon]
-        held = [(bucket, of_rank) for bucket, of_rank in held if bucket.sizes[of_rank.rank]]
-        of_ranks = received.view(order.world_size, longest)
-        self._gather = levels.gathering(gathered + [(received, sent)] * bool(held))
-        self._places = [multiplied[bucket.piece(of_rank.rank)] for bucket, of_rank in held]
-        self._arrived = [of_ranks[of_rank.rank, of_rank.piece(bucket)] for bucket, of_rank in held]
-
-    def spread(self) -> None:
-        torch._foreach_copy_(self._targets, self._sources)
-        self._gather()
-        if self._places:
-            torch._foreach_copy_(self._places, self._arrived)
