@@ -123,7 +123,6 @@ TOP = {"__init__.py", "__main__.py"}
 FOREIGN_TEXT = {
     "cloud/google/errors.py": "Google's answers",
     "core/library_errors.py": "torch's and XLA's out of memory",
-    "engines/jax/aot.py": "XLA's out of memory",
     "launch/ray/jobs.py": "the status codes that Ray's client puts into its errors",
     "core/folder.py": "gcsfs's 403, an OSError without a number",
 }
