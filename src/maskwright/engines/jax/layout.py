@@ -8,9 +8,11 @@ sums once an
 update instead, whereas `fsdp`, which never holds a full gradient, does both for each micro-batch.
 
 A layer's gradients are sent as they were computed (in bf16, each to the device that holds the shard) and added up in
-fp32 there: libtpu runs an all-to-all during matrix products (`step.COMPILER_OPTIONS`). It replaces a reduce-scatter by
-an all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, with any options). So
-reduce-scatters are only used after the last layer, when nothing is left to compute: for the embeddings and the head.
+fp32 there: libtpu runs an all-to-all beside matrix products (`step.BESIDE`). It replaces a reduce-scatter by an
+all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, whatever its options). So
+reduce-scatters are left to what comes after the last layer, with nothing left to compute: the embeddings, the head. And
+to a v5e slice of more than 16 chips, whose all-to-alls cannot run beside products ("not supported on limited ICI") and
+alone take twice as long as the all-reduce on 256 chips: all of it passes the middle of the slice.
 
 Everything runs inside one `jax.shard_map`, so this file alone decides what is local and what is sent: activations are
 local by construction.
@@ -58,6 +60,11 @@ class ShardingLayout:
         """The kind of all devices in JAX's words: `cpu`, `TPU v5 lite`."""
         return str(self.mesh.devices.flat[0].device_kind)
 
+    @property
+    def sends_beside(self) -> bool:
+        """Whether an all-to-all runs beside matrix products."""
+        return self.chip != "TPU v5 lite" or self.devices <= 16
+
     def spec(self, name: str) -> PartitionSpec:
         dim = self.dims[name]
         return PartitionSpec() if dim is None else PartitionSpec(*[None] * dim, AXIS)
@@ -68,7 +75,7 @@ class ShardingLayout:
         if (dim := self.dims[name]) is None:
             return array.astype(self.dtype)
         stacked = len(self.shapes[name]) - array.ndim
-        return _gather(array, dim - stacked, self.dtype, bool(stacked))
+        return _gather(array, dim - stacked, self.dtype, bool(stacked) and self.sends_beside)
 
     def sum_gradients(self, gradients: dict[str, Array], *, whole: bool) -> dict[str, Array]:
         """Inside the mesh: sums over devices, in fp32. Matrices, unless they are `whole`, have been summed in the

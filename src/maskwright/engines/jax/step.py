@@ -207,7 +207,8 @@ class Program:
 
         # check_vma would let autodiff sum each micro-batch's gradient over all devices; here that comes last.
         mapped = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=specs, out_specs=out, check_vma=False)
-        options = dict.fromkeys(BESIDE if self.layout.chip.startswith("TPU") else (), "true")
+        wanted = BESIDE if self.layout.sends_beside else BESIDE[1:]
+        options = dict.fromkeys(wanted if self.layout.chip.startswith("TPU") else (), "true")
         return jax.jit(mapped, donate_argnums=(0,) if is_update else (), compiler_options=options)
 
     def update_shapes(self, *, micro_batches: int, rows: int, tokens: int, slots: int) -> tuple[Any, ...]:
