@@ -313,15 +313,21 @@ def test_jax_learns_what_torch_does(kind: TaskKind, make: Callable[..., Finetune
         assert one == pytest.approx(other, abs=1e-4)
 
 
-@pytest.mark.parametrize(("layer_decay", "smoothing"), [(1.0, 0.0), (0.5, 0.1)])
+@pytest.mark.parametrize(
+    ("layer_decay", "keys"),
+    [
+        (1.0, {"optimizer.class_weights": {"good": 2.0, "bad": 0.5}}),
+        (0.5, {"optimizer.label_smoothing": 0.1, "batch.virtual_workers": 2}),
+    ],
+)
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
 def test_losses_are_those_of_plain_transformers(
-    architecture: str, layer_decay: float, smoothing: float, make: Callable[..., FinetuneConfig], tmp_path: Path
+    architecture: str, layer_decay: float, keys: dict[str, Any], make: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:
     """Twenty steps of the exported class with torch's AdamW, on the same examples one a row, from the same weights."""
-    keys = {"model.hidden_dropout": 0.0, "model.attention_dropout": 0.0, "schedule.steps": 20}
+    keys |= {"model.hidden_dropout": 0.0, "model.attention_dropout": 0.0, "schedule.steps": 20}
     keys |= {"model.architecture": architecture, "optimizer.layer_decay": layer_decay, "optimizer.weight_decay": 0.1}
-    config = make(**keys, **{"optimizer.label_smoothing": smoothing})
+    config = make(**keys)
     ready = prepared(config)
     finetune(config, str(tmp_path / "run"))
     lines = [line for line in RunDirectory(str(tmp_path / "run")).read_metrics() if "loss" in line]
@@ -330,13 +336,18 @@ def test_losses_are_those_of_plain_transformers(
     theirs = transformers_model(ready)
     optimizer = torch.optim.AdamW(groups(theirs, ready, layer_decay), betas=(0.9, 0.98), eps=1e-6)
     targets: Any = ready.train.packer.encoded.targets
+    weights = {"good": 2.0, "bad": 0.5} if "optimizer.class_weights" in keys else {"good": 1.0, "bad": 1.0}
+    loss_of = torch.nn.CrossEntropyLoss(
+        torch.tensor([weights[label] for label in ready.dataset.labels]),
+        label_smoothing=config.optimizer.label_smoothing,
+    )
     losses = []
     for step in range(20):
         rows = ready.train.rows_at(step)
         batch = alone(ready.train.packer, rows)
         ids, real = torch.from_numpy(batch.input_ids).long(), torch.from_numpy(batch.segment_ids).long()
         logits, labels = theirs(input_ids=ids, attention_mask=real).logits, torch.from_numpy(targets[rows]).long()
-        loss = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+        loss = loss_of(logits, labels)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
