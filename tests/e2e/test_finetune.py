@@ -135,6 +135,8 @@ def test_the_work_of_a_run_is_what_it_computes(
 
     monkeypatch.setattr(TorchEngine, "predict", spy)
     finetune(make(), str(tmp_path / "run"))
+    epochs = np.concatenate([ready.train.rows_at(step) for step in range(10)]).reshape(3, 40)
+    assert (np.sort(epochs) == np.arange(40)).all() and (epochs[0] != epochs[1]).any()
     rows = [ready.train.batches(step, [0])[0].input_ids for step in range(10)]
     found = [training_flops(ready.model, ids.size, ids.size * ids.shape[1], 0.0) for ids in rows]
     assert counted.flops == pytest.approx(float(np.mean(found)))
@@ -336,11 +338,9 @@ def test_losses_are_those_of_plain_transformers(
     theirs = transformers_model(ready)
     optimizer = torch.optim.AdamW(groups(theirs, ready, layer_decay), betas=(0.9, 0.98), eps=1e-6)
     targets: Any = ready.train.packer.encoded.targets
-    weights = {"good": 2.0, "bad": 0.5} if "optimizer.class_weights" in keys else {"good": 1.0, "bad": 1.0}
-    loss_of = torch.nn.CrossEntropyLoss(
-        torch.tensor([weights[label] for label in ready.dataset.labels]),
-        label_smoothing=config.optimizer.label_smoothing,
-    )
+    weights = [keys.get("optimizer.class_weights", {}).get(label, 1.0) for label in ready.dataset.labels]
+    smoothing = config.optimizer.label_smoothing
+    loss_of = torch.nn.CrossEntropyLoss(torch.tensor(weights), label_smoothing=smoothing)
     losses = []
     for step in range(20):
         rows = ready.train.rows_at(step)
