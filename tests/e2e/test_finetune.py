@@ -18,6 +18,7 @@ import torch
 import transformers
 from finetuned import pretrained_folder
 from html_page import Page
+from sklearn.utils.class_weight import compute_class_weight
 
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.config.settings import flat
@@ -315,32 +316,37 @@ def test_jax_learns_what_torch_does(kind: TaskKind, make: Callable[..., Finetune
         assert one == pytest.approx(other, abs=1e-4)
 
 
+SMOOTHED = {"optimizer.layer_decay": 0.5, "optimizer.label_smoothing": 0.1, "batch.virtual_workers": 2}
+
+
 @pytest.mark.parametrize(
-    ("layer_decay", "keys"),
+    ("architecture", "keys"),
     [
-        (1.0, {"optimizer.class_weights": {"good": 2.0, "bad": 0.5}}),
-        (0.5, {"optimizer.label_smoothing": 0.1, "batch.virtual_workers": 2}),
+        ("roberta", {"optimizer.class_weights": "balanced"}),
+        ("modernbert", {"optimizer.class_weights": {"good": 2.0, "bad": 0.5}}),
+        ("roberta", SMOOTHED),
+        ("modernbert", SMOOTHED),
     ],
 )
-@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
 def test_losses_are_those_of_plain_transformers(
-    architecture: str, layer_decay: float, keys: dict[str, Any], make: Callable[..., FinetuneConfig], tmp_path: Path
+    architecture: str, keys: dict[str, Any], make: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:
     """Twenty steps of the exported class with torch's AdamW, on the same examples one a row, from the same weights."""
-    keys |= {"model.hidden_dropout": 0.0, "model.attention_dropout": 0.0, "schedule.steps": 20}
-    keys |= {"model.architecture": architecture, "optimizer.layer_decay": layer_decay, "optimizer.weight_decay": 0.1}
-    config = make(**keys)
+    keys = {**keys, "model.hidden_dropout": 0.0, "model.attention_dropout": 0.0, "schedule.steps": 20}
+    config = make(**keys, **{"model.architecture": architecture, "optimizer.weight_decay": 0.1})
     ready = prepared(config)
     finetune(config, str(tmp_path / "run"))
     lines = [line for line in RunDirectory(str(tmp_path / "run")).read_metrics() if "loss" in line]
     assert all(line["examples_per_second"] > 0 for line in lines)
     found = [line["loss"] for line in lines]
     theirs = transformers_model(ready)
-    optimizer = torch.optim.AdamW(groups(theirs, ready, layer_decay), betas=(0.9, 0.98), eps=1e-6)
+    optimizer = torch.optim.AdamW(groups(theirs, ready, config.optimizer.layer_decay), betas=(0.9, 0.98), eps=1e-6)
     targets: Any = ready.train.packer.encoded.targets
-    weights = [keys.get("optimizer.class_weights", {}).get(label, 1.0) for label in ready.dataset.labels]
+    given = keys.get("optimizer.class_weights")
+    of_ids = {i: given[label] for i, label in enumerate(ready.dataset.labels)} if isinstance(given, dict) else given
+    weights = compute_class_weight(of_ids, classes=np.arange(2), y=targets).astype(np.float32)
     smoothing = config.optimizer.label_smoothing
-    loss_of = torch.nn.CrossEntropyLoss(torch.tensor(weights), label_smoothing=smoothing)
+    loss_of = torch.nn.CrossEntropyLoss(torch.from_numpy(weights), label_smoothing=smoothing)
     losses = []
     for step in range(20):
         rows = ready.train.rows_at(step)
