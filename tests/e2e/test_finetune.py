@@ -18,6 +18,7 @@ import torch
 import transformers
 from finetuned import pretrained_folder
 from html_page import Page
+from sklearn.utils.class_weight import compute_class_weight
 
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.config.settings import flat
@@ -135,6 +136,8 @@ def test_the_work_of_a_run_is_what_it_computes(
 
     monkeypatch.setattr(TorchEngine, "predict", spy)
     finetune(make(), str(tmp_path / "run"))
+    epochs = np.concatenate([ready.train.rows_at(step) for step in range(10)]).reshape(3, 40)
+    assert (np.sort(epochs) == np.arange(40)).all() and (epochs[0] != epochs[1]).any()
     rows = [ready.train.batches(step, [0])[0].input_ids for step in range(10)]
     found = [training_flops(ready.model, ids.size, ids.size * ids.shape[1], 0.0) for ids in rows]
     assert counted.flops == pytest.approx(float(np.mean(found)))
@@ -313,30 +316,44 @@ def test_jax_learns_what_torch_does(kind: TaskKind, make: Callable[..., Finetune
         assert one == pytest.approx(other, abs=1e-4)
 
 
-@pytest.mark.parametrize(("layer_decay", "smoothing"), [(1.0, 0.0), (0.5, 0.1)])
-@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+SMOOTHED = {"optimizer.layer_decay": 0.5, "optimizer.label_smoothing": 0.1, "batch.virtual_workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys"),
+    [
+        ("roberta", {"optimizer.class_weights": "balanced"}),
+        ("modernbert", {"optimizer.class_weights": {"good": 2.0, "bad": 0.5}}),
+        ("roberta", SMOOTHED),
+        ("modernbert", SMOOTHED),
+    ],
+)
 def test_losses_are_those_of_plain_transformers(
-    architecture: str, layer_decay: float, smoothing: float, make: Callable[..., FinetuneConfig], tmp_path: Path
+    architecture: str, keys: dict[str, Any], make: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:
     """Twenty steps of the exported class with torch's AdamW, on the same examples one a row, from the same weights."""
-    keys = {"model.hidden_dropout": 0.0, "model.attention_dropout": 0.0, "schedule.steps": 20}
-    keys |= {"model.architecture": architecture, "optimizer.layer_decay": layer_decay, "optimizer.weight_decay": 0.1}
-    config = make(**keys, **{"optimizer.label_smoothing": smoothing})
+    keys = {**keys, "model.hidden_dropout": 0.0, "model.attention_dropout": 0.0, "schedule.steps": 20}
+    config = make(**keys, **{"model.architecture": architecture, "optimizer.weight_decay": 0.1})
     ready = prepared(config)
     finetune(config, str(tmp_path / "run"))
     lines = [line for line in RunDirectory(str(tmp_path / "run")).read_metrics() if "loss" in line]
     assert all(line["examples_per_second"] > 0 for line in lines)
     found = [line["loss"] for line in lines]
     theirs = transformers_model(ready)
-    optimizer = torch.optim.AdamW(groups(theirs, ready, layer_decay), betas=(0.9, 0.98), eps=1e-6)
+    optimizer = torch.optim.AdamW(groups(theirs, ready, config.optimizer.layer_decay), betas=(0.9, 0.98), eps=1e-6)
     targets: Any = ready.train.packer.encoded.targets
+    given = keys.get("optimizer.class_weights")
+    of_ids = {i: given[label] for i, label in enumerate(ready.dataset.labels)} if isinstance(given, dict) else given
+    weights = compute_class_weight(of_ids, classes=np.arange(2), y=targets).astype(np.float32)
+    smoothing = config.optimizer.label_smoothing
+    loss_of = torch.nn.CrossEntropyLoss(torch.from_numpy(weights), label_smoothing=smoothing)
     losses = []
     for step in range(20):
         rows = ready.train.rows_at(step)
         batch = alone(ready.train.packer, rows)
         ids, real = torch.from_numpy(batch.input_ids).long(), torch.from_numpy(batch.segment_ids).long()
         logits, labels = theirs(input_ids=ids, attention_mask=real).logits, torch.from_numpy(targets[rows]).long()
-        loss = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+        loss = loss_of(logits, labels)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)

@@ -374,7 +374,8 @@ def test_a_public_bucket_without_keys_has_an_address_with_https(
 
 def test_a_signal_during_the_imports_is_told_in_one_line() -> None:
     program = """if True:
-        import os, sys
+        import os, signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests themselves may run in the background
         from maskwright.__main__ import main
         class Finder:
             def find_spec(self, name, *_):

@@ -67,6 +67,9 @@ def test_a_new_level_is_accepted_in_the_end() -> None:
     watch = LossWatch(math.log(50_000), 0)
     spikes = [number for number, loss in enumerate(losses) if watch.look(number, loss)]
     assert spikes == list(range(60, 70))
+    watch = LossWatch(math.log(50_000), 0)
+    phased = [watch.look(number, loss, number // 60) for number, loss in enumerate(losses)]
+    assert not any(phased), "each phase has a level of its own"
 
 
 def test_a_loss_that_stays_at_chance_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:

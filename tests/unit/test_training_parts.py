@@ -41,6 +41,9 @@ def test_ranks_save_once_though_they_learn_of_a_vote_two_steps_later() -> None:
             saves.append(step)
             vote.saved(step)
     assert saves == [4, 8] and not vote.stops
+    vote.rolled_back(2)
+    vote.take(SAVE)
+    assert vote.due_to_save(5)
     vote.take(STOP)
     assert vote.stops
 
