@@ -341,7 +341,7 @@ def test_mojibake_is_counted_mended_and_recorded(
     counts = mended.manifest["counts"]
     assert (counts["duplicates"], counts["changed"]) == (len(MOJIBAKE), {LINES_MENDED: len(MOJIBAKE)})
     assert mended.manifest["options"]["cleaning"]["fix_mojibake"] and "ftfy" in mended.manifest["versions"]
-    assert "cleaning mended 5 lines of mojibake" in report(mended.location, mended.manifest)
+    assert "cleaning repaired 5 lines of mojibake" in report(mended.location, mended.manifest)
     monkeypatch.setattr(extras, "installed", lambda package: package not in ("ftfy", "py3langid"))
     without = audit([str(path)])
     assert AUDITED not in without.findings and "not counted without ftfy" in audit_report(without)
@@ -558,6 +558,20 @@ def test_a_parquet_file_that_unpacks_to_endless_bytes_is_refused(tmp_path: Path)
 def test_limits_come_before_cleaning() -> None:
     document = Document(("abc",), False, "f", 1)
     assert [Limits(*limits).code(document) for limits in ((4, None), (1, 2), (3, 3))] == [1, 2, 0]
+
+
+@pytest.mark.parametrize(("short", "is_warned_of"), [(4, False), (5, True)])
+def test_documents_too_short_for_near_duplicates_are_warned_of(
+    short: int, is_warned_of: bool, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    path, cleaning = tmp_path / "a.txt", CleaningOptions(near_duplicates=0.8)
+    lines = ["".join("ACGT"[number >> 2 * place & 3] for place in range(8)) for number in range(1, short + 1)]
+    path.write_text("\n".join([*lines, *(f"the old fox saw letter {number}" for number in range(49 - short))]))
+    audit([str(path)], cleaning=cleaning)
+    prepared(path, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
+    warned = [line for line in capsys.readouterr().err.splitlines() if "fewer than 5 words, so no near" in line]
+    assert len(warned) == 2 * is_warned_of and all(f"{short} of 49 documents" in line for line in warned)
 
 
 def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ NOTATION = "documents in the notation of data or markup"
 SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
-VERSION = 6
+VERSION = 7
 """Format of the phases' files. Those of another version are not read."""
 
 
