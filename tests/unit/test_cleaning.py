@@ -560,6 +560,20 @@ def test_limits_come_before_cleaning() -> None:
     assert [Limits(*limits).code(document) for limits in ((4, None), (1, 2), (3, 3))] == [1, 2, 0]
 
 
+@pytest.mark.parametrize(("short", "is_warned_of"), [(4, False), (5, True)])
+def test_documents_too_short_for_near_duplicates_are_warned_of(
+    short: int, is_warned_of: bool, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    path, cleaning = tmp_path / "a.txt", CleaningOptions(near_duplicates=0.8)
+    lines = ["".join("ACGT"[number >> 2 * place & 3] for place in range(8)) for number in range(1, short + 1)]
+    path.write_text("\n".join([*lines, *(f"the old fox saw letter {number}" for number in range(49 - short))]))
+    audit([str(path)], cleaning=cleaning)
+    prepared(path, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
+    warned = [line for line in capsys.readouterr().err.splitlines() if "fewer than 5 words, so no near" in line]
+    assert len(warned) == 2 * is_warned_of and all(f"{short} of 49 documents" in line for line in warned)
+
+
 def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: str, tmp_path: Path) -> None:
     cleaning = cleaning_of(messy)
     result = audit([str(messy)], tokenizer=tokenizer, cleaning=cleaning)

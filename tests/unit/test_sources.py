@@ -325,6 +325,34 @@ def test_notations_of_data_and_markup_are_noted(kind: str, texts: list[str], tmp
         assert sources.notations == ({kind: (len(texts), first)} if kind else {})
 
 
+LETTERS = "".join(random.Random(7).choices("ACGT", k=2_000))
+
+
+@pytest.mark.parametrize(
+    ("texts", "noted"),
+    [
+        ([LETTERS[begin : begin + 200] for begin in range(0, 1_801, 100)], 18),
+        ([LETTERS[begin : begin + 200] for begin in range(0, 1_801, 136)], 13),
+        ([LETTERS[begin : begin + 200] for begin in range(0, 1_801, 140)], 0),
+        ([LETTERS[:80] + LETTERS[begin : begin + 100] for begin in range(100, 1_801, 100)], 0),
+        (["A" * 100 + letter for letter in LETTERS[:10]], 0),
+        (["begins anew " * 10 + f"for the {number}th time" for number in range(10)], 0),
+    ],
+    ids=["half", "64 letters", "60 letters", "a header", "a run", "a phrase"],
+)
+def test_windows_that_overlap_are_noted(texts: list[str], noted: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.fa"
+    path.write_text("".join(f">{number}\n{text}\n" for number, text in enumerate(texts)))
+    plain = tmp_path / "a.txt"
+    plain.write_text("\n".join(texts))
+    for sources in (
+        Sources([str(plain)], layout="lines"),
+        *([Sources([str(path)])] if {*texts[0]} <= {*"ACGT"} else []),
+    ):
+        assert len(list(sources)) == len(texts)
+        assert {kind: count for kind, (count, _) in sources.notations.items()} == ({"overlap": noted} if noted else {})
+
+
 def test_zstd_of_any_window_in_several_frames_is_read(tmp_path: Path) -> None:
     """Frames as of `zstd --long=31`: of 2 GiB, and as long as its content; behind each one that is to be skipped."""
     skipped = b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"

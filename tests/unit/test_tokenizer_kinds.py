@@ -41,6 +41,7 @@ from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use.fill import fill
 from maskwright.text import encoder as encoders
+from maskwright.text.audit import audit
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, TokenizersEncoder, open_encoder
 from maskwright.text.extend import extend_tokenizer
@@ -216,6 +217,39 @@ def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
             train_tokenizer(few, str(tmp_path / "t"), kind=kind, vocab_size=least - 1)
         assert train_tokenizer(few, str(tmp_path / kind), kind=kind, vocab_size=least).size == least
         assert inspect_tokenizer(str(tmp_path / kind), few).unknown_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "lowercase", "said"),
+    [
+        ("में अपने लोग", "wordpiece", True, "drops vowel signs, accents or joiners of 67% of the words, such as"),
+        ("में अपने लोग", "wordpiece", False, ""),
+        ("дай мій новий йому", "wordpiece", True, "of 100% of the words"),
+        ("the old fox saw a café near the river and the", "wordpiece", True, ""),
+        ("나는 학교에 갑니다", "wordpiece", True, ""),
+        ("good ❤️ 👩‍👩‍👧", "wordpiece", True, ""),
+        (
+            "می‌روم به خانه",
+            "wordpiece",
+            False,
+            "which becomes میروم: words that differ in nothing else become one; train",
+        ),
+        ("می‌روم به خانه", "unigram", False, ""),
+    ],
+)
+def test_marks_that_a_tokenizer_drops_are_warned_of(
+    words: str, kind: Any, lowercase: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it is trained, in the audit and in a store's preparation."""
+    text, folder = tmp_path / "text.txt", str(tmp_path / "tokenizer")
+    text.write_text("\n".join(" ".join([words] * times) for times in range(2, 32)))
+    small = {"wordpiece": 300, "unigram": 60}[kind]
+    sources = Sources([str(text)], layout="lines")
+    train_tokenizer(sources, folder, kind=kind, vocab_size=small, lowercase=lowercase)
+    audit([str(text)], tokenizer=folder)
+    prepare(Request(sources, folder, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2)))
+    warned = [line for line in capsys.readouterr().err.splitlines() if "drops vowel signs" in line]
+    assert len(warned) == 3 * bool(said) and all(said in line for line in warned)
 
 
 def test_special_tokens_spelt_out_in_the_text_are_no_pieces(tmp_path: Path) -> None:

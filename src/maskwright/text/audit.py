@@ -33,6 +33,7 @@ from maskwright.text.document import Document, Fault
 from maskwright.text.encoder import Encoder, open_encoder
 from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
 from maskwright.text.literals import SpecialTokens
+from maskwright.text.marks import warn_of_dropped_marks
 from maskwright.text.notation import beginning_of, notation_of
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
@@ -59,8 +60,8 @@ NOTATION = "documents in the notation of data or markup"
 SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
-VERSION = 6
-"""Format of the phases' files. Files of another version are not read."""
+VERSION = 7
+"""Format of the phases' files. Those of another version are not read."""
 
 
 @dataclass
@@ -410,9 +411,9 @@ def add_samples(documents: list[Document], result: Audit, tokenizer: str | None,
         from maskwright.text.tokenizer_faults import warn_of_faults
 
         warn_of_faults(tokenizer)
-        encoded = load_tokenizer(tokenizer, special_tokens_are_text=True).encode_batch_fast(
-            texts, add_special_tokens=False
-        )
+        loaded = load_tokenizer(tokenizer, special_tokens_are_text=True)
+        warn_of_dropped_marks(tokenizer, loaded.normalizer, texts)
+        encoded = loaded.encode_batch_fast(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encoded]
         sizes = [
             round(len(of_text) / count, 1)

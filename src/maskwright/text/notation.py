@@ -1,4 +1,5 @@
-"""Text in the notation of data or markup, whose brackets, quotes, keys and tags would become tokens."""
+"""Documents that are no plain text of their own: in the notation of data or markup, whose brackets, quotes, keys and
+tags would become tokens, or windows that overlap."""
 
 from __future__ import annotations
 
@@ -8,15 +9,27 @@ from collections.abc import Iterable, Mapping
 from maskwright.core.console import warn
 
 BEGINNING_CHARACTERS, SHOWN_CHARACTERS = 1_000, 60
+HEAD_CHARACTERS, TAIL_CHARACTERS = 64, 100_000
+"""What has to overlap, and how much of the document before is searched."""
 MANY = 0.1
 """Share of documents from which on there is a warning."""
 NOTATIONS = {
     "list": (
-        "are lists with brackets and quotes",
+        "are lists with brackets and quotes, which become tokens",
         'save them as JSON lines, such as {"text": ["first", "second"]}, where lists of words become text',
     ),
-    "object": ("are objects with keys, as in JSON", "save them as JSON lines in a file whose name ends in .jsonl"),
-    "markup": ("have tags of HTML or XML", "extract the text first, such as with trafilatura or BeautifulSoup"),
+    "object": (
+        "are objects with keys, as in JSON, which become tokens",
+        "save them as JSON lines in a file whose name ends in .jsonl",
+    ),
+    "markup": (
+        "have tags of HTML or XML, which become tokens",
+        "extract the text first, such as with trafilatura or BeautifulSoup",
+    ),
+    "overlap": (
+        "begin inside the document before, so that held-out text is trained on too and its loss is too low",
+        "cut the text without overlap, or hold whole files out with --valid-files",
+    ),
 }
 """Kind -> (description of such documents, fix)."""
 Noted = Mapping[str, tuple[int, str]]
@@ -40,6 +53,15 @@ def notation_of(text: str) -> str:
     return "markup" if found >= 0 and MARKUP.search(text, found, BEGINNING_CHARACTERS) else ""
 
 
+def overlaps(before: str, text: str) -> bool:
+    """Whether a text begins inside the one before it, as overlapping windows of a sequence do: not where it does, as
+    with a common header, and not with a run of few letters."""
+    head = text[:HEAD_CHARACTERS]
+    return (
+        before.find(head, 1) > 0 and len(head) == HEAD_CHARACTERS and len({*head}) > 3 and not before.startswith(head)
+    )
+
+
 def beginning_of(place: str, text: str) -> str:
     """A document's place and beginning."""
     return f"{place}: {' '.join(text[:SHOWN_CHARACTERS].split())}"
@@ -60,4 +82,4 @@ def warn_of_notations(documents: int, noted: Noted) -> None:
     for kind, (count, first) in noted.items():
         what, fix = NOTATIONS[kind]
         if count > MANY * documents:
-            warn(f"{count:,} of {documents:,} documents {what}, which become tokens, such as {first} …. Fix: {fix}")
+            warn(f"{count:,} of {documents:,} documents {what}, such as {first} …; {fix}")

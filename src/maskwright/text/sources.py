@@ -36,7 +36,7 @@ from maskwright.text.document import Document, Fault, FaultHandler, place
 from maskwright.text.encodings import Encoding
 from maskwright.text.layout import PEEK_BYTES, Layout, LayoutGuess, guess_layout, sampled
 from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, in_utf8, line_blocks, lines_of
-from maskwright.text.notation import Noted, beginning_of, notation_of
+from maskwright.text.notation import TAIL_CHARACTERS, Noted, beginning_of, notation_of, overlaps
 from maskwright.text.records import (
     FASTQ_ENDINGS,
     SEQUENCE_ENDINGS,
@@ -149,7 +149,7 @@ class Sources:
         self.places_without_text: list[str] = []
         """The first of them."""
         self.notations: Noted = {}
-        """Documents of the last reading that are in the notation of data or markup."""
+        """Documents of the last reading that are in the notation of data or markup, or overlap."""
         self.span: ByteSpan | None = None
         """The part to read of the only file; None for all files in full. See `SPLITTABLE`."""
 
@@ -248,7 +248,8 @@ class Sources:
         return [*self.choice, *layout, *by_delimiter.values()]
 
     def __iter__(self) -> Iterator[Document]:
-        done = self.documents = self.without_text = 0
+        done, before_it = 0, ""
+        self.documents = self.without_text = 0
         self.places_without_text, notations = [], dict[str, tuple[int, str]]()
         self.notations = notations
         for name, size in zip(self.files, self.sizes, strict=True):
@@ -262,9 +263,12 @@ class Sources:
                     self.documents += 1
                     begin = self.span.begin if self.span else 0
                     self.bytes_read = done + min(self._position() - begin, size)
-                    if kind := notation_of(text := document.parts[0]):
-                        count, first = notations.get(kind) or (0, beginning_of(f"{name}:{document.line}", text))
-                        notations[kind] = count + 1, first
+                    text = document.parts[0]
+                    for kind in (notation_of(text), "overlap" if overlaps(before_it, text) else ""):
+                        if kind:
+                            count, first = notations.get(kind) or (0, beginning_of(f"{name}:{document.line}", text))
+                            notations[kind] = count + 1, first
+                    before_it = "" if document.has_sentences else text[-TAIL_CHARACTERS:]
                     yield document
                 if (self.documents, self._faults) == before and not self.span and file_kind(name) == PLAIN:
                     self._handle(Fault("empty_file", name, "holds no text", "remove it"))

@@ -33,7 +33,7 @@ ESM_FRAME, UNKNOWN_RUN = ("cls_token", "eos_token"), "\ufffd"
 ANY_CLASS = ("", "PreTrainedTokenizer", "TokenizersBackend")
 CLASSES = {
     BPE_FILES: "Roberta GPT2 Bart Blenderbot Deberta LED LayoutLMv3 Longformer Luke MarkupLM",
-    WORDPIECE_FILES: "Bert ConvBert DistilBert Electra Esm Funnel LayoutLM Lxmert MPNet MobileBert Splinter SqueezeBert",
+    WORDPIECE_FILES: "Bert ConvBert DistilBert Electra Esm Funnel LayoutLM Lxmert MPNet MobileBert SqueezeBert",
 }
 """Classes of `transformers` that cut text by these files alone, without `Tokenizer`. Others find words first, such as
 `BertJapaneseTokenizer` by MeCab, or write merges otherwise, such as `HerbertTokenizer`."""

@@ -36,6 +36,7 @@ from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NAMES, TOO_LONG, TO
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
 from maskwright.text.encoder import verified
+from maskwright.text.marks import warn_of_dropped_marks
 from maskwright.text.notation import together, warn_of_notations
 from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
@@ -44,6 +45,7 @@ from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.sources import say_without_text
 from maskwright.text.spacing import spacing_of
+from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.tokenizer_faults import warn_of_faults
 from maskwright.text.unknown import MANY, require_known
 from maskwright.text.vocabulary import read_vocabulary
@@ -80,6 +82,10 @@ class _Preparation:
             warn_of_faults(self.request.tokenizer)
             self._say_spacing()
             self.parts = split(self.runner, self.work, self.parts)
+            normalizer = load_tokenizer(
+                self.request.tokenizer, special_tokens_are_text=True, adds_spaces=False
+            ).normalizer
+            warn_of_dropped_marks(self.request.tokenizer, normalizer, self._texts())
             self._warn_of_disk()
             self._warn_of_other_splits()
             if self.request.cleaning:
@@ -87,7 +93,7 @@ class _Preparation:
                 self.encoder = self._verified(self._kept(self._resolve(judged)))
                 encoded = self._encode_cleaned(judged)
             else:
-                self.encoder = self._verified(document.text for part in self.parts for document in part.open())
+                self.encoder = self._verified(self._texts())
                 judged = encoded = self._encode()
             self._say_of_records(judged)
             self._judge_unknown(encoded)
@@ -110,6 +116,9 @@ class _Preparation:
         """The files' records in the manifest's order: held-out files last."""
         ordered = sorted(zip(self.parts, records, strict=True), key=lambda pair: pair[0].held_out)
         return [record for _, of_part in ordered for record in of_part]
+
+    def _texts(self) -> Iterator[str]:
+        return (document.text for part in self.parts for document in part.open())
 
     def _sizes(self) -> list[int]:
         return [part.bytes for part in self.parts]

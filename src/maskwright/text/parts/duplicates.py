@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.core.console import warn
 from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NEAR_DUPLICATE, Limits
-from maskwright.text.cleaning.near_duplicates import bands_and_rows
+from maskwright.text.cleaning.near_duplicates import SHINGLE_WORDS, bands_and_rows
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, digest_of
@@ -28,6 +29,8 @@ KEYS_AT_ONCE = 1 << 21
 0.76 GB and took 2.8 instead of 2.4 CPU seconds for 32 million keys."""
 KEY_BYTES = 12
 """A key and its document's number."""
+MANY = 0.1
+"""Share of documents that are too short to have near duplicates, from which there is a warning."""
 Repeated = NDArray[np.void]
 REPEATED = np.dtype([("place", "<u4"), ("part", "<u4"), ("first", "<u4")])
 """`place`: the repeated document's number in its part. `part`, `first`: part and number of the first one like it."""
@@ -128,6 +131,10 @@ def resolve(
     """Finds the duplicates over all parts. `judged`: file and note of each part, in the order of reading."""
     paths = tuple(path for path, _ in judged)
     documents = sum(note["documents"] for _, note in judged)
+    short = sum(note["too_short_to_be_near"] for _, note in judged)
+    if short > MANY * documents:
+        line = f"{short:,} of {documents:,} documents have fewer than {SHINGLE_WORDS} words, so no near duplicates of "
+        warn(f"{line}them are found; cluster DNA and proteins by a program of their own, such as MMseqs2")
     exact = find_exact(runner, folder, paths, EXACT, documents, parts, limits)
     near = find_repeats(runner, folder, paths, (*bands(cleaning),), documents, None) if bands(cleaning) else ()
     return Resolved(paths, exact, near)

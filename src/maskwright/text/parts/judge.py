@@ -84,15 +84,16 @@ class Judge:
         """Yields judged batches. After the last batch, the columns and the note are complete."""
         reading, reasons, codes = PartReader(part, on_fault), Reasons(), [np.zeros(0, "<u2")]
         cleaner, names = _cleaner(self.cleaning, self.cleaning_digest), duplicates.bands(self.cleaning)
-        runs = duplicates.KeyRuns(writer, duplicates.EXACT, names)
+        runs, short = duplicates.KeyRuns(writer, duplicates.EXACT, names), 0
         for batch in batches(reading, BATCH_CHARACTERS):
             batch_codes, keys, dropped = self._judge(cleaner, reasons, batch)
             codes.append(batch_codes)
+            short += int(((batch_codes == KEEP) & ~keys[:, 2:].any(axis=1)).sum()) if names else 0
             runs.add(keys)
             yield Judged(batch, dropped)
         runs.close()
         writer.append("codes", np.concatenate(codes))
-        writer.note |= {"names": reasons.names, **reading.note()}
+        writer.note |= {"names": reasons.names, "too_short_to_be_near": short, **reading.note()}
 
     def _judge(
         self, cleaner: Cleaner, reasons: Reasons, batch: list[Document]

@@ -1,0 +1,41 @@
+"""Marks of letters that a tokenizer drops before it looks for tokens: vowel signs, accents, and the joiners without
+width that part a word. BERT's rules for lower case drop all but these joiners, which its other rules drop."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from maskwright.core.console import warn
+
+JOINERS = "\u200c\u200d"
+MANY = 0.1
+"""Share of words from which there is a warning."""
+SAMPLE_TEXTS, SAMPLE_CHARACTERS = 2_000, 10_000
+CASED = "use the tokenizer of a cased model, or train one without --lowercase"
+WITH_JOINERS = "train one with --kind unigram or bpe, which keep joiners"
+
+
+def warn_of_dropped_marks(where: str, normalizer: Any, texts: Iterable[str]) -> None:
+    """Warns if `normalizer`, None or one of `tokenizers`, drops marks in many words of the first texts."""
+    if normalizer is None:
+        return
+    words = Counter[str]()
+    for text in islice(texts, SAMPLE_TEXTS):
+        words.update(text[:SAMPLE_CHARACTERS].split())
+    marked = [word for word in words if not word.isascii() and any(map(str.isalpha, word)) and _marks(word)]
+    normal = ((word, normalizer.normalize_str(word)) for word in marked)
+    changed = {word: short for word, short in normal if _marks(short) < _marks(word) and short.strip()}
+    if (dropped := sum(words[word] for word in changed)) > MANY * words.total():
+        word = max(changed, key=lambda word: words[word])
+        line = f"{where}: drops vowel signs, accents or joiners of {dropped / words.total():.0%} of the words, such as "
+        line += f"{word}, which becomes {changed[word]}: words that differ in nothing else become one"
+        joined = word.translate(dict.fromkeys(map(ord, JOINERS)))
+        warn(f"{line}; {WITH_JOINERS if _marks(joined) == _marks(changed[word]) else CASED}")
+
+
+def _marks(word: str) -> int:
+    return sum(unicodedata.category(c)[0] == "M" or c in JOINERS for c in unicodedata.normalize("NFD", word))
