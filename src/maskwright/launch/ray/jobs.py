@@ -155,7 +155,7 @@ class RayCluster:
     def job(self, job: str) -> RayJob:
         details = self.ask(lambda: self._details(job))
         if details is None:
-            fix = "`maskwright status ray:` shows all jobs; a restarted head has forgotten its jobs"
+            fix = "list all jobs with `maskwright status ray:`; a restarted head has forgotten its jobs"
             raise InputError("no such job", where=f"ray:{job} at {self.address}", fix=fix)
         return _job(details)
 
