@@ -20,8 +20,8 @@ from maskwright.engines.tree import Add, Node, complete_nodes, peak_partial_sums
 
 
 class Message:
-    """A bucket on its way: each rank gives each other one that one's piece of its sums. `own`: where the sum of this
-    rank's piece goes."""
+    """A bucket being exchanged: each rank sends every other rank the other rank's piece of its sums. `own`: the place
+    for the sum of this rank's piece."""
 
     def __init__(self, bucket: Bucket, own: Tensor) -> None:
         self.bucket, self.own, self.missing = bucket, own, 0
