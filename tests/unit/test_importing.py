@@ -190,7 +190,7 @@ def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path: Pat
         ("--task audio_pretraining --criterion wav2vec --arch wav2vec", ""),
         (
             "--task sentence_prediction --criterion sentence_prediction --arch roberta_base",
-            "`maskwright finetune` trains",
+            "for labels, run `maskwright finetune`",
         ),
         ("--task masked_lm --criterion cross_entropy --arch roberta_base", ""),
         ("--task masked_lm --criterion masked_lm --arch bert_base", ""),

@@ -93,7 +93,7 @@ class _Reader:
                 self.line += [option.opts[0], option.metavar or "VALUE"]
 
     def _advice(self, option: str) -> str:
-        """An option of ours, keys, or a sentence."""
+        """One of our options, keys, or a sentence."""
         if option == "--json":
             return "put it after the command, as in `maskwright doctor --json`"
         name, keys = option.lstrip("-").replace("-", "_"), keys_of(self.guide.section)

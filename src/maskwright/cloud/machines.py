@@ -84,5 +84,5 @@ def chips_per_host(kind: str, topology: str, machine_type: str | None = None) ->
         return sizes[0]
     names = {TPUS[kind].machines[size]: size for size in sizes}
     if machine_type not in names:
-        raise Refused(f"{machine_type} cannot form {kind} {topology}", fix=f"{' or '.join(names)}, or leave it out")
+        raise Refused(f"{machine_type} cannot form {kind} {topology}", fix=f"set {' or '.join(names)}, or leave it out")
     return names[machine_type]

@@ -380,7 +380,7 @@ class Stage(NamedTuple):
     """The phase's base of rotary positions; None for the model's own."""
 
     def rows_before(self, step: int) -> int:
-        """Rows of all updates before `step`, which is one of this stage's."""
+        """Rows of all updates before `step`, an update of this stage."""
         return self.first_row + (step - self.begin) * self.config.rows_per_step
 
     @property

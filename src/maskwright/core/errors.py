@@ -166,7 +166,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def of_the_system(error: OSError, verb: str = "", path: str | None = None) -> MaskwrightError:
-    """The user's error for one of the system: `path`, or the error's own file, cannot be `verb` ("written")."""
+    """The user's error for an error of the system: `path`, or the error's own file, cannot be `verb` ("written")."""
     fix = None
     if error.errno == errno.EFBIG:
         fix = "raise the largest size of a file (`ulimit -f`), and start the command again"

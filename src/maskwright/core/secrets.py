@@ -47,7 +47,7 @@ def redact_all(value: Any) -> Any:
 
 
 def _user(match: re.Match[str]) -> str:
-    """Redacts a URL's user: `https://token@host` may be all secret; `abfs://container@account`, `ssh://me@host` not."""
+    """Redacts a URL's user: `https://token@host` may be secret; `abfs://container@account` is not."""
     scheme, user = match.groups()
     name, colon, _ = user.partition(":")
     if scheme.lower() in ("http://", "https://"):

@@ -157,7 +157,7 @@ class IdCleaner:
             place = int(places[np.argmax(is_inside)])
             stored = int(block.ids[place]) + self.options.token_offset
             what = f"holds the special token {stored} inside a document"
-            fix = "strip only drops those around each document; to drop all, use `data convert --special-tokens remove`"
+            fix = "to drop all, use `data convert --special-tokens remove`; strip drops only those around each document"
             raise StoreError(what, where=self._place(block, place), fix=fix)
         self.counts.special_tokens += len(places)
         sentences = block.sentences

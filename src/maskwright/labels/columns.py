@@ -305,7 +305,7 @@ def with_question(example: Example, question: str, context: str, answers: list[A
 
 
 def elsewhere(text: str, passage: str, start: int) -> str:
-    """Says where the `passage` is that is not at `start`."""
+    """Where a `passage` is that is not at `start`, in words."""
     first = max(start, 0)
     places = {text.rfind(passage, 0, first + len(passage)), text.find(passage, first)} - {-1}
     if not places:

@@ -157,6 +157,6 @@ def place(on: str) -> DeviceCount:
     usual = {"laptop": LAPTOP_CORES, "cpu": 2}.get(name, 1)
     count = int(number) if number else usual
     if device.family == "gpu" and count > MOST_GPUS:
-        fix = f"{name}:{MOST_GPUS}; benchmarks/scaling_model.py has a model of several machines"
+        fix = f"give {name}:{MOST_GPUS}; benchmarks/scaling_model.py models several machines"
         raise ConfigError(f"'{on}' is more than one machine", where="--on", fix=fix)
     return DeviceCount(on, device, count)

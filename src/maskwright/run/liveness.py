@@ -104,7 +104,7 @@ def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, st
     if state is not None:
         why = f"its process exists, but stands still (a dead disk or driver); {ago}"
         return Judgement(
-            beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` shows where; end it, start the run again"
+            beat, "hung", age, why, f"see where with `ps -o stat,wchan {beat.pid}`; end it, start the run again"
         )
     return _far_away(beat, others, silent, age, ago)
 
@@ -117,7 +117,7 @@ def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, 
     beside = [other for other in others if other.host == beat.host and other.rank not in silent]
     if beside:
         why = f"other ranks on its host are alive; {ago}"
-        return Judgement(beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` there shows where; end it")
+        return Judgement(beat, "hung", age, why, f"see where with `ps -o stat,wchan {beat.pid}` there; end it")
     if all(other.rank in silent or other.ended for other in others):
         fix = f"Look at {beat.host}; the clock of this machine may also be ahead. The same command continues the run"
         return Judgement(beat, "silent", age, ago, fix)
@@ -147,7 +147,7 @@ def _by_contents(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
         why += f", where a step takes {_short(beat.seconds_per_step)}"
     if any(other.doing == "waiting" for other in others):
         why += "; the others wait for it"
-    fix = f"`py-spy dump --pid {beat.pid}` on {beat.host} shows where; end it, start the run again"
+    fix = f"see where with `py-spy dump --pid {beat.pid}` on {beat.host}; end it, start the run again"
     return Judgement(beat, "hung", still, why, fix)
 
 

@@ -44,7 +44,7 @@ class SpecialTokens:
         return re.compile(f"(?:{'|'.join(longest_first)})")
 
     def first_in(self, text: str) -> tuple[str | None, str | None]:
-        """(the first one with a role, the first other one)"""
+        """(the first special token with a role, the first other special token)"""
         with_role = declared = None
         for match in self._expression.finditer(text):
             if match.group() in self.with_role:

@@ -44,7 +44,7 @@ class MdsShard:
 
 
 def shards_of(folder: str) -> list[MdsShard]:
-    """The shards of a local folder, the unpacked one of each if there are both. Raises `StoreError`."""
+    """The shards of a local folder; of a shard that is also packed, the unpacked file. Raises `StoreError`."""
     index = os.path.join(folder, "index.json")
     shards = []
     for record in _records(index, stamp_of(index)):

@@ -292,7 +292,7 @@ def added_tokens(location: str) -> list[dict[str, Any]]:
 
 
 def tokens_in_text(location: str) -> list[dict[str, Any]]:
-    """Entries of the added tokens that a text can become: all without one of the five roles."""
+    """Entries of the added tokens that a text can become: all that have none of the five roles."""
     vocabulary = read_vocabulary(location)
     has_role = vocabulary.special - vocabulary.additional
     return [token for token in added_tokens(location) if token["id"] not in has_role]

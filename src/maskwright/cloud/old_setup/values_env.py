@@ -95,7 +95,7 @@ def _network(made: Made, text: str) -> Result:
 
 def _tier(made: Made, text: str) -> Result:
     if (tier := text or "STANDARD") not in TIERS:
-        raise Refused(f"is {tier[:20]!r}", fix=f"one of {', '.join(TIERS)}")
+        raise Refused(f"is {tier[:20]!r}", fix=f"set one of {', '.join(TIERS)}")
     return Result("mapped", "nfs.tier", TIERS[tier], "Google's name for it now")
 
 
@@ -113,7 +113,7 @@ def _slice(made: Made, text: str) -> Result:
     if not text:
         return Result("defaulted", reason="is empty: no slice")
     if (known := tpus.kind_and_chips(text)) is None:
-        fix = "as v3-32, v4-32, v5litepod-16, v5p-32 or v6e-16"
+        fix = "write it as v3-32, v4-32, v5litepod-16, v5p-32 or v6e-16"
         raise Refused(f"is not a kind of TPU and a size: {text[:20]!r}", fix=fix)
     kind, chips = known
     asked = made["--accelerator"] or NEAREST.get(kind, kind)

@@ -111,7 +111,7 @@ def create(project: str, region: str, request: Mapping[str, Any]) -> VertexJob:
 
 
 class _Log:
-    """A job's log as it is shown. `ended_as_asked`: whether a container has said so."""
+    """A job's log as it is shown. `ended_as_asked`: whether a container has reported such an end."""
 
     def __init__(self, google: Google, job: VertexJob, show: Show) -> None:
         self._google, self._job, self._show = google, job, show

@@ -64,8 +64,8 @@ def is_finished(folder: str) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """The names in a folder; none if it is absent, such as one that another command has just deleted. NFS caches for a
-    minute that a file is absent, but a list is current."""
+    """The names in a folder; none if it is absent, such as after another command deleted it. NFS caches for a minute
+    that a file is absent, but a list is current."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):

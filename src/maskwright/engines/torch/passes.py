@@ -46,8 +46,8 @@ class Passes:
         return cast(Tensor, self.network(*self._inputs(batch), targets))
 
     def backward(self, batch: Batch, graphs: Graphs | None) -> Tensor:
-        """Moves the gradient into its sum of `weights.gradients`, by one of `graphs` unless they are None; returns the
-        loss sum."""
+        """Moves the gradient into its sum of `weights.gradients`, by a graph of `graphs` unless they are None; returns
+        the loss sum."""
         if self.fills_up:
             batch = batch.filled_up(PREDICTIONS_MULTIPLE)
         targets = self.targets(batch, self._label_smoothing)

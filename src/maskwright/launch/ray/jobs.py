@@ -35,7 +35,7 @@ QUIET_SECONDS = 60.0
 """Time without a line after which the connection is renewed, since a dead one looks like a quiet job."""
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
 OF_RAY = re.compile(rf"\(raylet\b[^)]*\) |\t\(\d\) |\s*\[(state-dump|{TIME} [A-Z] \d+ \d+)\]|{TIME}\t[A-Z]+ |\s*$")
-"""Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. No line of ours begins in this
+"""Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. None of our lines begins in this
 way."""
 TAIL = re.compile(r"\bLast (\d+) lines of the Raylet logs:")
 """Announces this many more lines of any content, each indented by four spaces (2.60, process_watcher.py)."""
@@ -160,7 +160,7 @@ class RayCluster:
     def job(self, job: str) -> RayJob:
         details = self.ask(lambda: self._details(job))
         if details is None:
-            fix = "`maskwright status ray:` shows all jobs; a restarted head has forgotten its jobs"
+            fix = "list all jobs with `maskwright status ray:`; a restarted head has forgotten its jobs"
             raise InputError("no such job", where=f"ray:{job} at {self.address}", fix=fix)
         return _job(details)
 

@@ -39,7 +39,7 @@ class RaySlice:
 
     @property
     def pod_type(self) -> str:
-        """Its accelerator type, as Ray names it: the TPU API's name, and one of its own for a kind without."""
+        """Its accelerator type, as Ray names it: the TPU API's name, or Ray's own for a kind without such a name."""
         known = tpus.TPUS[self.kind].type_prefix
         return tpus.accelerator_type(self.kind, self.topology) if known else f"v7x-{2 * self.chips}"
 

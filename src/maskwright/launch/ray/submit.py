@@ -137,7 +137,7 @@ class Ray(Place):
 def _refuse_duplicate(head: RayCluster, name: str, run: str) -> None:
     for job in head.jobs():
         if job.id == name:
-            fix = f"`maskwright logs ray:{name} --follow` follows it; for a new job, give another --job-id or none"
+            fix = f"follow it with `maskwright logs ray:{name} --follow`; for a new job, give another --job-id or none"
             raise InputError(f"such a job exists already: {job.state}", where=f"--job-id {name}", fix=fix)
         if not job.over and job.run == os.path.normpath(run):
             fix = f"`maskwright logs ray:{job.id} --follow` follows it, `maskwright stop ray:{job.id}` ends it"

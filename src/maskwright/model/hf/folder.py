@@ -70,7 +70,7 @@ def _with_head(found: dict[str, Tensor], config: ModelConfig, folder: str) -> Pa
     result = _finite({piece.hf_name: tensors[piece.hf_name].read() for piece in pieces(config)}, folder)
     for name, twin in twins.items():
         if tensors[name] is not twin and not _equal(twin, result[name]):
-            fix = "only models whose head shares the embeddings can be read"
+            fix = "use a model whose head shares the embeddings"
             raise ModelError(f"{twin.name} is not tied to {name}", where=folder, fix=fix)
     return result
 

@@ -87,7 +87,7 @@ def _renamed(name: str, kind: Architecture) -> str:
 
 
 def in_names_of_the_class(name: str, tensor: Tensor, kind: Architecture) -> Iterator[tuple[str, Tensor]]:
-    """Yields a file's tensor, or the parts of one that holds several, under the names of the family's class."""
+    """Yields a file's tensor, or the parts of a joined tensor, under the names of the family's class."""
     name = _renamed(name, kind)
     for old, parts in JOINED.get(kind, {}).items():
         if old in name and tensor.shape and tensor.shape[0] % len(parts) == 0:

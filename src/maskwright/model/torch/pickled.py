@@ -1,7 +1,7 @@
 """Reads weights that torch pickled, with torch's restricted reader, which runs no code from a file.
 
 That reader rebuilds tensors and plain values, and refuses every other name. Trainers also save their settings, whose
-classes have names of their own: for those in `SETTINGS`, it gets a class of ours that keeps an object's content from
+classes have names of their own: for those in `SETTINGS`, it gets our own class, which keeps an object's content from
 the file and does nothing. Nothing that a file names is imported.
 """
 

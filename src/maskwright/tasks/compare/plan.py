@@ -50,7 +50,7 @@ class LabelledTask:
     location: str
     """The name of its YAML."""
     config: FinetuneConfig
-    """The resolved one of the first arm with a model."""
+    """The resolved configuration of the first arm with a model."""
     dataset: Dataset
     metric: str
     """The metric that it is judged by, as `results.json` of a run names it."""

@@ -1,4 +1,4 @@
-"""`maskwright import`: another trainer's command line as a configuration of ours, with the fate of each flag."""
+"""`maskwright import`: another trainer's command line as our configuration, with the fate of each flag."""
 
 from __future__ import annotations
 

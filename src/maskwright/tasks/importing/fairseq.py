@@ -100,7 +100,7 @@ def _require_masked_lm(taken: Taken) -> None:
         if given is not None and not (given.startswith(known) if flag == "arch" else given in known):
             shown = "roberta*, xlmr*" if flag == "arch" else " or ".join(known)
             what = f"{given} is unsupported here; {shown} trains on masked tokens alone"
-            fix = "`maskwright finetune` trains on labels" if given in ON_LABELS else "use the program that it is for"
+            fix = "for labels, run `maskwright finetune`" if given in ON_LABELS else "use the program that it is for"
             raise InputError(what, where=taken.typed.spelling.get(flag, f"--{flag}"), fix=fix)
     if "task" not in taken.typed.flags:
         taken.row("task", "default", "masked_lm; fairseq's own default is translation")

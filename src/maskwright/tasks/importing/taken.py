@@ -54,7 +54,7 @@ class Taken:
     # ---- the command's flags ---------------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:
-        """Whether the command has the flag, and not with the value False."""
+        """Whether the command has the flag, with another value than False."""
         values = self.typed.flags.get(name)
         return values is not None and not (values and self.typed.known(values[0]).lower() in FALSE)
 
@@ -121,7 +121,7 @@ class Taken:
         return (pretraining if self.verb == "pretrain" else finetuning).GUIDE
 
     def key(self, name: str) -> str:
-        """The key of ours that a flag sets, or several keys, as for the same word in a command."""
+        """Our key for a flag, or several keys."""
         return self.guide.nearest(name) or name
 
     def betas(self, name: str, default: str) -> None:

@@ -46,7 +46,7 @@ class SlicePods(NamedTuple):
         fitting: tuple[Kind, ...] = ("jobset",) if self.hosts > 1 else ("indexed-job", "jobset")
         if wanted not in (None, *fitting):
             what = f"{wanted} cannot train on a slice of {several(self.hosts, 'host')}"
-            raise InputError(what, where="--kind", fix=f"--kind {' or '.join(fitting)}, or leave it out")
+            raise InputError(what, where="--kind", fix=f"give --kind {' or '.join(fitting)}, or leave it out")
         return wanted or fitting[0]
 
 
