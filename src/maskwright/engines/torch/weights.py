@@ -29,8 +29,8 @@ from maskwright.model.torch.networks import assign, extract
 
 
 class FlatWeights:
-    """Weights and optimizer. An update calls `begin`, then the `gradients` around each backward pass, then `finish` and
-    `update`."""
+    """Weights and optimizer. An update calls `begin`, then the `gradients` around each backward pass, then `finish`,
+    `update` and `spread`, which waits until the network has the new weights of all ranks."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class FlatWeights:
             self._multiplied = torch.zeros(self._order.length, dtype=dtype, device=self._device)
         for name, view in self._order.parameters(self._multiplied).items():
             self._parameters[name].data = view
-        self._spread = self._spreading() if self._several else self._round
+        self.spread = self._spreading() if self._several else self._round
         self._optimizers: list[AdamW | Muon] = []
         self._made: Gradients | None = None
 
@@ -106,7 +106,6 @@ class FlatWeights:
         self.gradients.flat.mul_(scale)
         for optimizer in self._optimizers:
             optimizer.step(learning_rate, good)
-        self._spread()
 
     def _round(self) -> None:
         if self._multiplied is not self._weights:
