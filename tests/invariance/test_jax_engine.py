@@ -23,6 +23,7 @@ from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.jax.engine import JaxEngine
+from maskwright.engines.jax.layout import ShardingLayout
 from maskwright.engines.jax.step import choose_dtype
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
@@ -134,7 +135,9 @@ def test_auto_is_bf16_but_on_a_cpu() -> None:
     assert choose_dtype("fp32", "tpu") == "float32"
 
 
-def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config: Make, store: TokenStore) -> None:
+def test_dropout_is_drawn_by_seed_step_and_virtual_worker(
+    config: Make, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = {"model.hidden_dropout": 0.5, "model.attention_dropout": 0.5, "batch.virtual_workers": 4, **JAX}
     one, loader = make(JaxEngine, config, store, **keys)
     batches, start = loader.batches(0), one.read()
@@ -153,6 +156,11 @@ def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config: Make, store: T
 
     four, _ = make(JaxEngine, config, store, **keys, **{"engine.devices": 4})
     assert loss_of(four, batches) == pytest.approx(drawn, rel=1e-6)
+    with monkeypatch.context() as patch:  # as on a large slice of v5e
+        patch.setattr(ShardingLayout, "sends_beside", False)
+        limited, _ = make(JaxEngine, config, store, **keys, **{"engine.devices": 4})
+        loss_of(limited, batches)
+    same_bits(four.read(), limited.read())
     other, _ = make(JaxEngine, config, store, **keys, seed=1)
     other.write(TrainState(0, start.parameters))
     assert abs(loss_of(other, batches) - drawn) > 1e-4

@@ -42,8 +42,9 @@ SIXTEEN = {
     ("all-gather", False): (8, 27_526_144),  # in bf16: the embeddings, and some of a layer's, forward or backward
     ("all-gather", True): (11, 4_718_592),
 }
-LIMITED = {("all-reduce", False): (9, pytest.approx(65e6, rel=0.01)), ("all-gather", False): (1, 25_755_648)}
-"""Of a v5e slice of more than 16 chips: the layers' shards, of a row each, are gathered by all-reduces too."""
+LIMITED = {("all-reduce", False): (5, pytest.approx(66.5e6, rel=0.01)), ("all-gather", False): (1, 25_755_648)}
+"""Of a v5e slice of more than 16 chips, once an update: all gradients in fp32, and the layers' weights in bf16, which
+the compiler gathers by an all-reduce; the embeddings."""
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ update instead, whereas `fsdp`, which never holds a full gradient, does both for
 A layer's gradients are sent as they were computed (in bf16, each to the device that holds the shard) and added up in
 fp32 there: libtpu runs an all-to-all beside matrix products (`step.BESIDE`). It replaces a reduce-scatter by an
 all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, whatever its options). So
-reduce-scatters are left to what comes after the last layer, with nothing left to compute: the embeddings, the head. And
-to a v5e slice of more than 16 chips, whose all-to-alls cannot run beside products ("not supported on limited ICI") and
-alone take twice as long as the all-reduce on 256 chips: all of it passes the middle of the slice.
+reduce-scatters are left to what comes after the last layer, with nothing left to compute: the embeddings, the head.
+
+On a v5e slice of more than 16 chips nothing is sent beside products: libtpu refuses the all-to-alls ("not supported on
+limited ICI") and makes all-reduces of the layers' gathers. `data` then gathers and sums once an update too.
 
 Everything runs inside one `jax.shard_map`, so this file alone decides what is local and what is sent: activations are
 local by construction.
@@ -80,7 +81,7 @@ class ShardingLayout:
     def sum_gradients(self, gradients: dict[str, Array], *, whole: bool) -> dict[str, Array]:
         """Inside the mesh: sums over devices, in fp32. Matrices, unless they are `whole`, have been summed in the
         backward pass of `gathered`."""
-        vectors = {name: g for name, g in gradients.items() if self.dims[name] is None}
+        vectors = {name: g.astype(jnp.float32) for name, g in gradients.items() if self.dims[name] is None}
         sums = jax.lax.psum(vectors, AXIS)
         if whole:
             sums |= {name: _sum_shards(g, self.dims[name]) for name, g in gradients.items() if name not in vectors}

@@ -112,7 +112,7 @@ class Program:
         weight = jax.lax.psum(batches["weights"].sum(), AXIS)
 
         count, layout, gather = len(batches["weights"]), self.layout, self.layout.gathered
-        if whole := count > 1 and layout.devices > 1 and not layout.fsdp:
+        if whole := layout.devices > 1 and not layout.fsdp and (count > 1 or not layout.sends_beside):
             weights = {name: layout.gathered(name, w) for name, w in weights.items()}
             gather = replace(layout, dims=dict.fromkeys(layout.dims)).gathered
 
