@@ -15,6 +15,7 @@ import types
 import zipfile
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from finetuned import foxes
 from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
-from maskwright.core.errors import InputError, MaskwrightError, ModelError
+from maskwright.core.errors import InputError, MaskwrightError, ModelError, VerificationError
 from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.folder import read_model_folder
@@ -359,6 +360,21 @@ def test_pickled_weights_of_other_precisions_are_imported(dtype: torch.dtype, fo
     made = import_weights(str(pickled_folder(folder, state)), str(tmp_path / "new"))
     expected = {name: value.to(torch.float32).numpy() for name, value in state.items()}
     assert same(read_model_folder(made.folder)[1], expected) and made.difference < 1e-5
+
+
+@pytest.mark.parametrize(("by", "is_taken"), [(0.5e-4, True), (2e-4, False), (np.nan, False)])
+def test_weights_that_compute_otherwise_than_in_transformers_are_not_imported(
+    by: float, is_taken: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lifted(*given: Any, **named: Any) -> tuple[ModelConfig, Parameters]:
+        config, parameters = read_model_folder(*given, **named)
+        return config, parameters | {"lm_head.bias": parameters["lm_head.bias"] + np.float32(by)}
+
+    monkeypatch.setattr("maskwright.tasks.importing.weights.read_model_folder", lifted)
+    state = {name: torch.from_numpy(value) for name, value in drawn(SHAPE).items()}
+    with nullcontext() if is_taken else pytest.raises(VerificationError, match=r"differ by (0\.0002.*|nan) from"):
+        import_weights(str(pickled_folder(folder, state)), str(tmp_path / "new"))
+    assert (tmp_path / "new").exists() is is_taken
 
 
 @pytest.mark.parametrize("task", [None, "single_label_classification"])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from scipy import stats
 from sklearn import metrics as sk
 
 from maskwright.config.finetuning import Task
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.by_label import calibration, classification_report, confusion_matrix, reliability
-from maskwright.labels.encode import EncodedRows, WordTargets, encode
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import (
     THRESHOLDS,
@@ -26,6 +29,7 @@ from maskwright.labels.metrics import (
     metric_names,
 )
 from maskwright.labels.spans import mark_spans, spans
+from maskwright.tasks.finetune.objective import mean_loss
 
 LABELS = ("red", "green", "blue")
 
@@ -280,3 +284,27 @@ def test_expected_calibration_error_of_a_slow_twin() -> None:
         assert part.confidence == pytest.approx(np.mean(confidence[inside]))
     assert found.expected_calibration_error == pytest.approx(total)
     assert reliability(np.array([0.75] * 4), np.array([True] * 3 + [False])).expected_calibration_error == 0.0
+
+
+def test_the_loss_of_a_split_is_torchs() -> None:
+    generator, rows = np.random.default_rng(0), 9
+    of = partial(EncodedRows, np.zeros(27, np.int32), np.arange(0, 30, 3), np.arange(rows, dtype=np.int32))
+    shapes = (rows, 3), (rows, 1), (27, 2)
+    three, one, tokens = (generator.standard_normal(shape).astype(np.float32) for shape in shapes)
+    classes, flags = generator.integers(0, 3, rows), generator.integers(0, 2, (rows, 3)).astype(np.float32)
+    numbers, tags = generator.standard_normal(rows).astype(np.float32), np.where(classes == 2, -1, classes)
+    nowhere = np.zeros(rows, np.int32)
+    words = WordTargets(nowhere, nowhere, tags.astype(np.int32), np.arange(rows + 1))
+    begins, ends = generator.integers(0, 3, (2, rows))
+    answers = SpanTargets(begins.astype(np.int32), ends.astype(np.int32), np.zeros((27, 2), np.int32))
+    a, b, c = map(torch.from_numpy, (three, one[:, 0], tokens.reshape(rows, 3, 2)))
+    halves = [F.cross_entropy(c[..., side], torch.from_numpy(at)) for side, at in enumerate((begins, ends))]
+    expected: dict[Any, tuple[Any, Any, torch.Tensor]] = {
+        "single_label_classification": (classes, three, F.cross_entropy(a, torch.from_numpy(classes))),
+        "multi_label_classification": (flags, three, F.binary_cross_entropy_with_logits(a, torch.from_numpy(flags))),
+        "regression": (numbers, one, F.mse_loss(b, torch.from_numpy(numbers))),
+        "token_classification": (words, three, F.cross_entropy(a, torch.from_numpy(tags), ignore_index=-1)),
+        "question_answering": (answers, tokens, sum(halves) / 2),
+    }
+    for kind, (targets, logits, loss) in expected.items():
+        assert mean_loss(Task(kind=kind), of(targets, None, 0), logits) == pytest.approx(float(loss), rel=1e-6), kind
