@@ -47,7 +47,7 @@ spec:
       nodeSelector: {cloud.google.com/gke-spot: "true"}
       tolerations: [{key: pool, operator: Equal, value: gpus, effect: NoSchedule}]
       securityContext: {runAsUser: 2000, fsGroup: null}
-      volumes: [{name: lustre, hostPath: {path: /lustre}}, {name: warm, emptyDir: {}}]
+      volumes: [{name: lustre, hostPath: {path: /lustre}}, {name: warm, emptyDir: {}}, {name: read, persistentVolumeClaim: {claimName: a, readOnly: true}}]
       initContainers: [{name: proxy, image: "proxy:1"}]
       containers:
         - name: node
@@ -56,7 +56,11 @@ spec:
           imagePullPolicy: Always
           resources: {limits: {cpu: 96}, requests: {ephemeral-storage: 10Gi}}
           securityContext: {capabilities: {drop: [NET_RAW], add: [IPC_LOCK]}}
-          volumeMounts: [{name: lustre, mountPath: /lustre}, {name: warm, mountPath: /warm}]
+          volumeMounts:
+            - {name: lustre, mountPath: /lustre/}
+            - {name: warm, mountPath: /warm}
+            - {name: read, mountPath: /read}
+            - {name: scratch, mountPath: /tmp2}
 """
 BASE = ["--image=registry/maskwright:1", "--mount=data:/data", "--mount=runs:/runs"]
 
@@ -148,7 +152,7 @@ def test_a_template_is_merged_into_the_job(cli: Cli, tmp_path: Path, kind: str) 
     assert keys == ["nvidia.com/gpu", "pool"]  # ours first
     assert pod["securityContext"]["runAsUser"] == 2000 and pod["securityContext"]["runAsNonRoot"] is True
     assert "fsGroup" in before["securityContext"] and "fsGroup" not in pod["securityContext"]
-    assert [one["name"] for one in pod["volumes"]][-2:] == ["lustre", "warm"]
+    assert [one["name"] for one in pod["volumes"]][-3:] == ["lustre", "warm", "read"]
     (node,) = pod["containers"]
     assert node["resources"] == {
         "requests": {"cpu": "96", "memory": "900Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "10Gi"},
@@ -159,8 +163,12 @@ def test_a_template_is_merged_into_the_job(cli: Cli, tmp_path: Path, kind: str) 
     assert names == ["HOME", "USER", "HF_TOKEN", "NCCL_DEBUG", "KEY"]
     here = "--job-template={folder}/team.yaml"
     assert submit(cli, tmp_path, "--dry-run", here, run="/lustre/one").code == 0
-    lost = submit(cli, tmp_path, "--dry-run", here, run="/warm/one")
-    assert lost.error.startswith("--run: /warm/one would be lost with its pod")
+    for folder in ("warm", "read", "tmp2"):
+        lost = submit(cli, tmp_path, "--dry-run", here, run=f"/{folder}/one")
+        assert lost.error.startswith(f"--run: /{folder}/one would be lost with its pod")
+    (tmp_path / "null.yaml").write_text(of_pods("securityContext: null"))
+    (bare,) = pods(objects(cli, tmp_path, f"--kind={kind}", "--job-template={folder}/null.yaml"))
+    assert "securityContext" not in bare and bare["containers"][0]["securityContext"]
 
 
 TEMPLATES = [
@@ -190,10 +198,13 @@ TEMPLATES = [
     (of_node("resource: {}"), "NODE.resource cannot be set here. Fix: did you mean resources?"),
     (of_node("resources: {requests: {cpu: 9}}"), "NODE.resources.requests.cpu is set by submit. "
      "Fix: leave it out; --cpus sets it"),
+    (of_node("resources: {limits: {nvidia.com/gpu: 2}}"), "NODE.resources.limits.nvidia.com/gpu is set by submit. "
+     "Fix: leave it out; --gpus-per-node sets it"),
     (of_node("env: [{name: HOME, value: /x}]"), "NODE.env[HOME] is set by submit"),
     (of_node("env: [{name: RANK, value: '1'}]"), "NODE.env[RANK] is set by submit"),
     (of_node("env: [{name: WANDB_API_KEY, value: x}]"), "NODE.env[WANDB_API_KEY].value is the value of a secret. "
      "Fix: name a Secret of the cluster: valueFrom: {secretKeyRef: {name: …, key: …}}, or --secret NAME:KEY"),
+    (of_node("env: [{name: A_PASSWORD, value: $x}]"), "NODE.env[A_PASSWORD].value is the value of a secret. "),
     (of_pods("initContainers: [{name: a, args: ['export A_TOKEN=abcdefgh1']}]"),
      "POD.initContainers[a].args[0] sets a secret variable. Fix: name a Secret"),
     (of_node("volumeMounts: [{name: x, mountPath: /runs/base-1}]"),
@@ -267,7 +278,7 @@ def test_what_is_no_slice_of_gke() -> None:
     ):
         with pytest.raises(InputError, match=re.escape(refusal)):
             slice_pods(name, None)
-    with pytest.raises(InputError, match="--kind: indexed-job cannot train on a slice of 4 hosts. Fix: --kind jobset,"):
+    with pytest.raises(InputError, match="--kind: indexed-job cannot train on a slice of 4 hosts. Fix: give --kind jobs"):
         slice_pods("v6e:4x4", None).object_kind("indexed-job")
 
 
@@ -472,7 +483,7 @@ def test_the_real_kubectl_applies_every_kind(
         made[-1]["metadata"].pop("annotations")
         assert [*kept[2:], kept[0]] == made
         shown = submit(cli, tmp_path, "--dry-run", *options, "--set=logging.report_to=[tensorboard, wandb]")
-        assert "warning: the Secret base-1-env, with the values of --env, is not shown" in shown.err
+        assert "warning: the Secret base-1-env, with the values of --env, is needed by the job, but not shown" in shown.err
         assert "warning: logging.report_to: the job's image has to hold wandb, and `maskwright image` lea" in shown.err
 
 

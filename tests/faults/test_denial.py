@@ -34,6 +34,7 @@ def quickly() -> Iterator[None]:
         ("a: [1]\nb: &all [x]\n", "f.yaml:2:4: is not YAML: has an anchor or alias, all. Fix: write the value at each"),
         ("data: {store: s}\nschedule: [1\n", "f.yaml:3:1: is not YAML"),
         ("data: 1\nseed: 1\nseed: 2\n", "f.yaml:3:1: is not YAML"),
+        ("a: 1\n---\nb: 1\n", "f.yaml:2:1: holds several documents. Fix: keep one, without ---"),
         ("a: *b", "f.yaml:1:4: is not YAML: has an anchor or alias, b."),
         ("[" * 500_000, "f.yaml:1:101: is not YAML: is nested more than 100 deep"),
         ("- " * 20_000, "is nested more than 100 deep"),
@@ -42,7 +43,7 @@ def quickly() -> Iterator[None]:
         ("a: 2026-99-99", "2026-99-99 is no valid number or date"),
         (f"a: {'x' * (2 << 20)}", "f.yaml: has more than 1,048,576 characters"),
     ],
-    ids=["anchor", "bracket", "key twice", "alias", "brackets", "dashes", "integer", "hexadecimal", "date", "long"],
+    ids="anchor bracket twice documents alias brackets dashes integer hexadecimal date long".split(),
 )
 def test_yaml(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:

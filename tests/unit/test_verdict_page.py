@@ -176,6 +176,8 @@ def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -
         told = wording.explanation(equal, results, replace(report, scores=scores))
         assert said in told and "from 85.0 to 85.0" not in told
         assert ("at chance" in told) is (other == 0.55)
+        shown = wording.explanation(replace(equal, verdict="helped"), results, replace(report, scores=scores))
+        assert ("Neither" in shown, f"arm 0 is {chance}" in shown) == (False, base == 0.45)
     interval = replace(found, low=0.01, high=0.05, p_holm=0.2)
     assert "exact test does not reach" in wording.explanation(interval, results, report)
     test = replace(found, low=-0.01, high=0.05, p_holm=0.01)
@@ -189,6 +191,12 @@ def test_words_without_a_prediction_are_counted_as_wrong() -> None:
     report = judged(results)
     assert [score.runs for score in report.scores] == [((1.0, 1.0),), ((pytest.approx(5 / 6), 0.0),)]
     assert any("predicts nothing at all" in one.why for one in report.degenerate)
+    poor = results_from({"base": whole, "poor": [[((1, 1, 0), (0, 0, 0)), gold]]}, gold, **kind)
+    why = "its score is no better than the most frequent label's"
+    assert [(one.arm, one.seed, one.why) for one in judged(poor).degenerate] == [("poor", 0, why)]
+    one_label = results_from({"base": [[(0, 0), (0, 1)]], "other": [[(0, 0), (0, 0)]]}, (0, 0), kind="single_label", metric="accuracy", labels=("a", "b"))
+    alike = judged(one_label)
+    assert not alike.degenerate and "at chance" not in wording.explanation(alike.comparisons[0], one_label, alike)
 
 
 def test_runs_that_learned_nothing_are_counted_and_named() -> None:

@@ -125,6 +125,8 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", error)
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        if isinstance(error, yaml.composer.ComposerError):  # anchors, its other subject, are refused before
+            raise ConfigError("holds several documents", where=place, fix="keep one, without ---") from None
         began = getattr(error, "context_mark", None)
         fix = "indent with spaces, not tabs; write each key once, followed by a colon and a space"
         if began and text[began.index : began.index + 1] in ("[", "{"):

@@ -59,12 +59,14 @@ class ComparedTask:
 
     @property
     def majority(self) -> tuple[str, float] | None:
-        """(the most frequent label of the test examples, the score of giving it to each); None where an example is more
-        than one label."""
-        if self.kind != "single_label":
+        """(the most frequent label of the test examples or their words, the score of giving it to each); None if there
+        is no other, and where one example or word may have several."""
+        counts = Counter(labels_of(self.gold))
+        if self.kind not in ("single_label", "tokens") or len(counts) < 2:
             return None
-        label = Counter(labels_of(self.gold)).most_common(1)[0][0]
-        return self.labels[label], score(self.kind, self.metric, self.labels, self.gold, (label,) * len(self.gold))
+        label = counts.most_common(1)[0][0]
+        same: Any = tuple((label,) * len(each) if isinstance(each, tuple) else label for each in self.gold)
+        return self.labels[label], score(self.kind, self.metric, self.labels, self.gold, same)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 from maskwright.core.console import several
 from maskwright.report.words import FIXED, NOTHING, listed, number, rate
 from maskwright.verdict.judge import ArmDifference, VerdictReport
-from maskwright.verdict.results import ComparedTask, Results
+from maskwright.verdict.results import ComparedTask, Results, labels_of
 
 METRICS = {
     "accuracy": "accuracy",
@@ -95,7 +95,7 @@ def explanation(comparison: ArmDifference, results: Results, report: VerdictRepo
     """The text below the headline."""
     task = next(task for task in results.tasks if task.name == comparison.task)
     means = {score.arm: score.mean for score in report.scores if score.task == comparison.task}
-    at_chance = _at_chance([comparison.base, comparison.other], means, task)
+    at_chance = _at_chance(comparison, means, task)
     if comparison.same_answers:
         what = "had the same scores" if task.kind == "scores" else "gave the same answers"
         same = f"In every run, {comparison.other} {what} as {comparison.base}."
@@ -113,13 +113,16 @@ def explanation(comparison: ArmDifference, results: Results, report: VerdictRepo
     return " ".join([start, *at_chance, *reasons, *_failures(comparison, results, report)])
 
 
-def _at_chance(arms: list[str], means: dict[str, float], task: ComparedTask) -> list[str]:
-    """Whether arms are no better than one answer to everything, within two standard errors of its accuracy."""
+def _at_chance(comparison: ArmDifference, means: dict[str, float], task: ComparedTask) -> list[str]:
+    """Whether arms are no better than one answer to everything: within two standard errors of its accuracy, unless a
+    difference between the arms was shown."""
     if task.majority is None:
         return []
     label, chance = task.majority
-    error = math.sqrt(chance * (1 - chance) / task.test_examples) if task.metric == "accuracy" else 0.0
-    low = [arm for arm in arms if means[arm] <= chance + 2 * error]
+    differ = comparison.verdict in ("helped", "hurt")
+    answers = math.inf if differ or task.metric != "accuracy" else len(labels_of(task.gold))
+    least = chance + 2 * math.sqrt(chance * (1 - chance) / answers)
+    low = [arm for arm in (comparison.base, comparison.other) if means[arm] <= least]
     guess = f'at chance: {points(chance, 1)} is the score of "{label}" as the answer to everything'
     if len(low) == 2:
         return [f"Both are {guess}. Neither has learned the task, so this comparison shows nothing about them."]

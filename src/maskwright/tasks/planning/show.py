@@ -264,7 +264,7 @@ class PlanReport:
             rows = f"in {several(len(config.phases), 'phase')}" if config.phases else rows
             filled = f", {work.tokens * work.steps / sum(stage.tokens for stage in config.stages):.1%} full"
         filled = filled if work.counted else ", assumed to be full"
-        return f"run: {work.steps:,} steps {rows}{filled}: {tokens} tokens, {petaflop} PFLOP"
+        return f"run: {several(work.steps, 'step')} {rows}{filled}: {tokens} tokens, {petaflop} PFLOP"
 
     def to_json(self) -> dict[str, Any]:
         work = self.work

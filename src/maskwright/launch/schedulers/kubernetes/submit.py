@@ -218,7 +218,7 @@ def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mappi
         other["metadata"]["ownerReferences"] = [owner]
     try:
         jobs.kubectl(APPLY, text=to_yaml(others))
-    except MaskwrightError:
+    except BaseException:  # Ctrl-C too: the pods would wait for their configuration for ever
         with suppress(CloudError):
             jobs.kubectl(["delete", main["kind"].lower(), job.name, "--wait=false", "--ignore-not-found"])
         raise

@@ -53,6 +53,8 @@ REPLACED = {
 """Keys whose values win over the command's; null removes the command's."""
 NAMES = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
 """The key that distinguishes the entries of a list."""
+LOST = {"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"}
+"""Kinds of volumes that keep nothing for the next pod."""
 COORDINATION = {"JOB_COMPLETION_INDEX", *WorkerGroup(1).variables(0, 0)}
 """Variables by which the pods of a run find each other."""
 INSTEAD = {
@@ -101,11 +103,12 @@ def folders(template: Manifest) -> list[tuple[str, bool]]:
     spec = part(template, "spec", "template", "spec")
     own: Manifest = next((each for each in spec.get("containers") or () if each["name"] == CONTAINER), {})
     sources = {each["name"]: each for each in spec.get("volumes") or ()}
-    lost = {"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"}
-    return [
-        (each["mountPath"], not each.get("readOnly") and lost.isdisjoint(sources.get(each.get("name"), ())))
-        for each in own.get("volumeMounts") or ()
-    ]
+    found = []
+    for mount in own.get("volumeMounts") or ():
+        source: Manifest = sources.get(mount.get("name"), {"emptyDir": {}})  # else one of submit's own
+        only_read = any(isinstance(each, dict) and each.get("readOnly") for each in (mount, *source.values()))
+        found.append((mount["mountPath"].rstrip("/"), not only_read and LOST.isdisjoint(source)))
+    return found
 
 
 class _Merge:
@@ -123,13 +126,16 @@ class _Merge:
                 near = get_close_matches(str(key), known, 1)
                 fix = f"did you mean {near[0]}?" if near else f"the keys here are {', '.join(sorted(known))}"
                 self.refuse(at, "cannot be set here", fix)
-            if (known is not None and key not in known) or key in (QUEUE, MOST_SECONDS):
+            submits_own = key in (QUEUE, MOST_SECONDS) or (key in (GPU, TPU) and ".resources." in at)
+            if (known is not None and key not in known) or submits_own:
                 self.set_by_us(at, key)
             made[key] = self.values(ours[key], value, at, key) if key in ours else value
         return {key: value for key, value in made.items() if value is not None}
 
     def values(self, ours: Any, theirs: Any, path: str, key: str) -> Any:
         replaced = key in REPLACED or any(f".{each}." in path for each in REPLACED)
+        if replaced and theirs is None:
+            return None
         if isinstance(ours, dict):
             if not isinstance(theirs, dict):
                 self.refuse(path, "is not a mapping", "write it as in a Job")
@@ -177,7 +183,7 @@ def _secrets(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _secrets(each, f"{path}[{name}]")
     if isinstance(value, dict):
         given, name = str(value.get("value", "")), str(value.get("name", ""))
-        if given and given[0] not in "/$" and SECRET_VARIABLE.search(name):  # a path, or another variable
+        if given and not given.startswith(("/", "$(")) and SECRET_VARIABLE.search(name):  # a path, or another variable
             yield f"{path}.value", "is the value of a secret"
         for key, each in value.items():
             yield from _secrets(each, f"{path}.{key}".lstrip("."))
