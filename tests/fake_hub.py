@@ -54,11 +54,13 @@ class FakeHub:
         """Commits the files of a folder, to a repository that may be new. Returns the commit."""
         repository = self.repositories.setdefault(name, Repository())
         vars(repository).update(keys)
-        return repository.commit({path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()})
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return repository.commit({path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
 
     def downloaded(self) -> set[str]:
         """Names of the files whose content was asked for."""
-        return {line.rpartition("/")[2] for line in self.requests if line.startswith("GET ") and "/resolve/" in line}
+        resolved = [line.partition("/resolve/")[2] for line in self.requests if line.startswith("GET ")]
+        return {name.partition("/")[2] for name in resolved if name}
 
 
 @contextmanager
@@ -134,8 +136,8 @@ class _Handler(Handler):
                 for one in wanted:
                     one["actions"] = {"upload": {"href": f"{self.hub.url}/lfs/{one['oid']}"}}
                 self.reply(200, {"transfer": "basic", "objects": wanted})
-            case [owner, name, "resolve", *rest]:
-                self._resolve(f"{owner}/{name}", rest)
+            case [owner, name, "resolve", revision, *file]:
+                self._resolve(f"{owner}/{name}", [revision, "/".join(file)])
             case _:
                 raise _Refused(404, "", f"no such page: {self.path}")
 

@@ -30,6 +30,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.compare.arms import read_starts
 from maskwright.tasks.models import hub as hub_task
 from maskwright.tasks.models.load import load_model
+from maskwright.tasks.models.modules import pooling_of
 
 PAGE = "{endpoint}/{repo_id}/resolve/{revision}/{filename}"
 
@@ -62,6 +63,11 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     hub: FakeHub, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
 ) -> None:
     clutter(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    (folder / "modules.json").write_text(
+        '[{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]'
+    )
     commit, out = hub.add("team/base", folder), tmp_path / "out"
     address = f"hf://team/base@{commit}"
     weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
@@ -69,7 +75,9 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     first = cli("pretrain", config, "--run", out, "--stop-after-steps", 1)
     assert first.code == 76, first.err
     assert f"hf://team/base is commit {commit}" in first.err and f"continuing from {address}" in first.err
-    assert hub.downloaded() == {"config.json", "tokenizer.json", "model.safetensors"}
+    pooling = {"modules.json", "1_Pooling/config.json"}
+    assert hub.downloaded() == {"config.json", "tokenizer.json", "model.safetensors", *pooling}
+    assert pooling_of(hub_task.local(address)).of_first_token
     record = json.loads((out / "config.resolved.json").read_text())
     assert record["began_from"] == {"location": address, "sha256s": {"model.safetensors": weights}}
     assert record["config"]["model.init_from"] == address

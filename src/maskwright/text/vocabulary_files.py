@@ -83,15 +83,17 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
 
 
 def _require_class(folder: str, names: tuple[str, ...]) -> None:
-    named = _of_files(folder).get("tokenizer_class") or _of_model(folder).get("tokenizer_class") or ""
+    config = _of_files(folder)
+    named = config.get("tokenizer_class") or _of_model(folder).get("tokenizer_class") or ""
     kind, known = str(named).removesuffix("Fast"), [f"{name}Tokenizer" for name in CLASSES.get(names, "").split()]
     if not known or kind in (*ANY_CLASS, *known):
         return
     what = f"has no tokenizer.json, and its {kind} cuts a text by more than {' and '.join(names)}"
-    more = " and tokenize_chinese_chars to false" if names == WORDPIECE_FILES else ""
-    fix = "save it with a tokenizer.json, by a transformers that writes one for this class; or put spaces between the "
-    fix += f"words of your text as this class cuts them, and set tokenizer_class to {known[0]}{more} in its "
-    raise TokenizerError(what, where=folder, fix=f"{fix}{CONFIG_FILES[0]}")
+    fix = "save it with a tokenizer.json, by a transformers that writes one for this class; or use another model"
+    if kind == "BertJapaneseTokenizer" and config.get("subword_tokenizer_type", "wordpiece") == "wordpiece":
+        fix = "put spaces between the words of your text as this class finds them, and set tokenizer_class to "
+        fix += f"BertTokenizer and tokenize_chinese_chars to false in its {CONFIG_FILES[0]}"
+    raise TokenizerError(what, where=folder, fix=fix)
 
 
 def _of_model(folder: str) -> dict[str, Any]:
