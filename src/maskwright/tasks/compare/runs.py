@@ -103,8 +103,7 @@ class EndedRun:
     """By its task's metric, on validation for a search, else on the test set."""
     fault: str = ""
     """Why its health check stopped it. The score is then the best of a search until that point, or 0; in other runs, it
-    belongs
-    to the last finite weights."""
+    belongs to the last finite weights."""
     scored: ComparedRun | None = None
     """The run that scored these weights."""
 

@@ -154,9 +154,7 @@ def limited(command: Training) -> tuple[int | None, Training]:
         return None, command
     seconds = command.stop_after_hours * 3600.0
     if not 1.0 <= seconds < 2**31:
-        raise InputError(
-            f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give hours above 0"
-        )
+        raise InputError(f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="set it above 0")
     own = seconds - min(SAVING_SHARE * seconds, MOST_SAVING_SECONDS)
     return math.ceil(seconds), replace(command, stop_after_hours=float(f"{own / 3600.0:.6g}"))
 
