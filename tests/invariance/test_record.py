@@ -125,7 +125,7 @@ def test_no_other_text_is_measured_on_in_silence(
 
     shutil.rmtree(tmp_path / "held")
     prepare(Request(Sources([str(corpus)]), tokenizer, str(tmp_path / "held"), PrepareOptions(valid_fraction=0.5)))
-    with pytest.raises(InputError, match="held: is another token store than the run's"):
+    with pytest.raises(InputError, match="held: is another token store than the run had"):
         held_out_stores(record)
     assert command(["evaluate", str(tmp_path / "run"), "--device", "cpu"]) == 2
 
