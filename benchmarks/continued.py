@@ -9,9 +9,8 @@ which a model begins from random weights and takes all steps on news. The learni
 loss on news, and the rates of fine-tuning on validation, with seeds that nothing else uses.
 
 Held-out text is the text of the labelled test sets and one in twenty chapters of the books, with 15 % masks.
-Differences
-of losses are of pairs that share the seed and the model of books. `maskwright compare` fine-tunes every model, and
-judges recipes: each pretraining run counts as one observation.
+Differences of losses are of pairs that share the seed and the model of books. `maskwright compare` fine-tunes every
+model, and judges recipes: each pretraining run counts as one observation.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_by_keyboard(browser: Any, served: Served, two: Path) -> None:
             ("-5", "A step is a whole number, 0 or more."),
             ("1.5", "A step is a whole number, 0 or more."),
             ("9" * 30, "A step is a whole number, 0 or more."),
-            ("5,000", "The last step has to be after the first."),
+            ("5,000", "The last step must be after the first."),
         ):
             page.fill("#to", given)
             page.keyboard.press("Enter")

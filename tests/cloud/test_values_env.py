@@ -199,7 +199,7 @@ MAPPED: list[tuple[dict[str, str | None], str | None, str, str, str, Any]] = [
             None,
             "NETWORK",
             "mapped",
-            "nothing is created",
+            "existing; correct",
             {"name": name, "subnetworks": {HERE: name}},
         )
         for text, name in (("lab-vpc", "lab-vpc"), ("projects/pytorch-tpu-new/global/networks/vpc", "vpc"))

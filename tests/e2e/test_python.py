@@ -130,7 +130,7 @@ def test_a_data_frame_takes_pandas_and_nothing_else_does(tmp_path: Path, monkeyp
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "valid_loss": 6.0}\n{"step": 5, "loss": 5.5}\n')
     assert run.frame().to_dict("index")[5]["loss"] == 5.5
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match="takes the package pandas") as refused:
+    with pytest.raises(InputError, match="needs the package pandas") as refused:
         run.frame()
     assert "pip install pandas" in (refused.value.fix or "") and len(run.metrics) == 2
 
@@ -256,7 +256,7 @@ def test_what_overrides_gave_is_blamed_on_them(overrides: dict[str, Any], said: 
         ([(1, 2)], "is no text"),
         ([("a", "b", "c")], "has 3 parts"),
         ([("a", "b")], "has 2 parts. Fix: give one text$"),
-        (["a", " "], "texts:2: is empty. Fix: take it out$"),
+        (["a", " "], "texts:2: is empty. Fix: remove it$"),
     ],
 )
 def test_what_is_no_text_is_refused(texts: Any, said: str, tmp_path: Path, tokenizer: str) -> None:
@@ -297,7 +297,10 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
             "kind kmer needs an alphabet. Fix: give alphabet dna or protein",
         ),
         (lambda: maskwright.evaluate(model, blimp="s", share=1.5), "share: is 1.5. Fix: give a number ≥ 0 and ≤ 1"),
-        (lambda: maskwright.evaluate(model, store="s", share=0.5), "`share` is not used by this measurement"),
+        (
+            lambda: maskwright.evaluate(model, store="s", share=0.5),
+            "`share` is not used by the measurement with `store`",
+        ),
         (
             lambda: maskwright.evaluate(model, store="s", text="t"),
             "`store`, `blimp`, `text` and `examples` are measured one at",

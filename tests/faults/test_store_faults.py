@@ -101,7 +101,7 @@ DAMAGES: dict[str, tuple[Spoil, str]] = {
     "a link that loops": (in_place_of_a_shard(lambda path: path.symlink_to(SECOND)), MISSING),
     "a folder": (in_place_of_a_shard(Path.mkdir), MISSING),
     "a pipe": (in_place_of_a_shard(os.mkfifo), MISSING),
-    "exchanged": (lambda folder: exchange(folder, TOKENS, SECOND), "bytes, but .* by the manifest"),
+    "exchanged": (lambda folder: exchange(folder, TOKENS, SECOND), " by the manifest"),
     "another end": (numbers(DOCUMENTS, 3, 7, signed=False), f"{DOCUMENTS}: "),
     "ends that fall": (numbers(DOCUMENTS, 3, 0), f"{DOCUMENTS}: {FALLS}"),
     "ends beyond the tokens": (numbers(DOCUMENTS, -1, 2**63 + 5), f"{DOCUMENTS}: {FALLS}"),
@@ -130,7 +130,7 @@ def test_an_id_beyond_the_vocabulary_is_never_used(
     whole = config_file(data={"store": str(copy)}, checkpoint={"save_every_steps": 1}, schedule={"steps": 30})
     assert cli("pretrain", whole, "--run", tmp_path / "out", "--stop-after-steps", 1).code == 76
     np.full(os.path.getsize(copy / TOKENS) // 2, 400, "<u2").tofile(copy / TOKENS)
-    words = f"{copy}: holds id 400, the tokenizer ends at 399"
+    words = f"{copy}: holds id 400, but the tokenizer ends at 399"
     result = cli("pretrain", whole, "--run", tmp_path / "out")
     assert (result.code, words in result.error) == (2, True), result.err
     assert "maskwright data verify" in result.error

@@ -83,7 +83,7 @@ def test_a_base_may_move_but_not_change(
         ({"batch": {"micro_batch_rows": 3}}, "--from run`; or"),
         ({"masking": {"rate": 0.4}, "model": {"hidden_dropout": 0.0}}, "--from run`; or"),
         ({"optimizer": {"kind": "muon"}}, "--from run --fresh-optimizer`; or"),
-        ({"model": {"size": "nano"}}, "values back, or give --run a new folder"),
+        ({"model": {"size": "nano"}}, "restore the old values, or give --run a new folder"),
     ],
 )
 def test_what_another_run_can_take_along_is_said(change: dict[str, Any], fix: str) -> None:
@@ -99,12 +99,12 @@ def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
         return flat(c.build_config({**LEAST, "schedule": schedule}, "x"))
 
     assert [*refuse_changes(wsd(), wsd(steps=200), "run")] == ["schedule.steps"]
-    with pytest.raises(ConfigError, match="Fix: restore the old value with --set schedule.steps=200; `maskwright"):
+    with pytest.raises(ConfigError, match="Fix: restore the old value with --set schedule.steps=200, or continue"):
         refuse_changes(wsd(steps=200), wsd(), "run")
-    why = "the length of the decay is fixed when a run is started. Fix: put back schedule.decay_steps to 10 and let"
+    why = "the length of the decay is fixed when a run is started. Fix: restore schedule.decay_steps to 10 and raise"
     with pytest.raises(ConfigError, match=why):
         refuse_changes(wsd(), wsd(steps=200, decay_steps=40), "run")
-    with pytest.raises(ConfigError, match="may grow, but not together with seed. Fix: put back seed to 0 and let"):
+    with pytest.raises(ConfigError, match="may grow, but not together with seed. Fix: restore seed to 0 and raise"):
         refuse_changes(wsd(), wsd(steps=200) | {"seed": 1}, "run")
     linear = {"kind": "linear", "decay_steps": None}
     with pytest.raises(ConfigError, match="schedule.decay_steps: null -> 10\\)"):

@@ -399,7 +399,7 @@ def test_keys_of_another_format_are_refused() -> None:
     ("keys", "said"),
     [
         ({"token_offset": 0}, r"a.arrow:1 .*holds id -\d+"),
-        ({"token_offset": 90_000}, r"a.arrow:1 .*holds id 9\d+, the tokenizer ends at 399"),
+        ({"token_offset": 90_000}, r"a.arrow:1 .*holds id 9\d+, but the tokenizer ends at 399"),
         ({"column": "text"}, "has no column text; it has tokens"),
         ({"special_ids": {"bos": 0, "mask": 9}}, "mask is 9, and 4 in the tokenizer"),
         ({"tokenizer": None}, "has no tokenizer/"),

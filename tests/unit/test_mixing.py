@@ -170,7 +170,7 @@ def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path)
     )
     _, shares, _ = zip(*loader(even).sources_read(2000), strict=True)
     assert shares == pytest.approx([0.5, 0.5], abs=0.02)
-    with pytest.raises(ConfigError, match=r"2 folders are called 'x'. Fix: name them"):
+    with pytest.raises(ConfigError, match=r"2 folders have the name 'x'. Fix: name them"):
         small_config("", **{"data.store": None, "data.mixture": "a/x:b/x:c/x-0"})
 
 

@@ -376,7 +376,7 @@ def test_a_dry_run_says_memory_and_time_of_all_processes(
     assert ready.time_here(machine, with_four.steps) is None
 
 
-@pytest.mark.parametrize(("device", "says"), [("cuda", "not known: engine.device: cuda was requested"), ("mps", "mps")])
+@pytest.mark.parametrize(("device", "says"), [("cuda", "unknown: engine.device: cuda was requested"), ("mps", "mps")])
 def test_a_dry_run_says_which_device_it_cannot_time(
     device: str, says: str, config: Callable[..., RunConfig], tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:

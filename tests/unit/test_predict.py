@@ -291,7 +291,7 @@ def test_mistakes_are_one_line_and_write_nothing(
     assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "2", "4"]
     assert command(["predict", str(run), "--input", str(good), "--to", str(out), "--text-column", "0"]) == 0
     shown = capfd.readouterr().err
-    assert "the text is column 0, and the first line is a text as well" in shown and ": 2 predictions of" in shown
+    assert "the text is column 0, and the first line is a text too" in shown and ": 2 predictions of" in shown
     assert command(["predict", str(run), "--input", str(good), "--to", str(out)]) == 0
     assert ": 1 prediction of" in capfd.readouterr().err
 
@@ -329,7 +329,7 @@ def test_evaluate_judges_fine_tuned_models(
     assert len([one for one in parsed.all("rect") if one["class"] == "share-right"]) == len(filled) > 1
     assert f"Expected calibration error {found['calibration']['expected_calibration_error']:.4f}" in parsed.text
     assert not {"script", "img", "link"} & {tag for tag, _ in parsed.elements}
-    assert command([*words[:-1], str(tmp_path / "scores.pdf")]) == 2 and "end in .html" in capfd.readouterr().err
+    assert command([*words[:-1], str(tmp_path / "scores.pdf")]) == 2 and "ends in .html" in capfd.readouterr().err
     assert "accuracy               0.8800" in shown and "weighted avg" in shown and "expected calibration" in shown
     columns = tmp_path / "columns.csv"  # without a header line, as AG News: the label comes first
     columns.write_text("".join(f'{label},"{text}"\n' for text, label in zip(TEXTS, true, strict=True)))

@@ -99,9 +99,9 @@ def test_a_file_system_without_locks_is_said_once_and_nothing_is_deleted_there(
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda path: storage.atomic_writer(path), "Fix: make room on its disk"),
-        (lambda path: storage.replaced_folder(path), "Fix: make room on its disk"),
-        (output.writer, "cannot be written: No space left on device. Fix: make room on its disk"),
+        (lambda path: storage.atomic_writer(path), "Fix: free room on its disk"),
+        (lambda path: storage.replaced_folder(path), "Fix: free room on its disk"),
+        (output.writer, "cannot be written: No space left on device. Fix: free room on its disk"),
     ],
 )
 def test_a_full_disk_names_the_file_and_what_to_do(tmp_path: Path, make: Any, named: str) -> None:

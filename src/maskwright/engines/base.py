@@ -124,8 +124,7 @@ class Engine(Protocol):
     """How much of a micro-batch is computed at once."""
 
     waiting: Callable[[], AbstractContextManager[object]] | None
-    """The engine enters this context while it waits for other ranks. None if it cannot distinguish waiting from
-    computing."""
+    """The engine enters this context while it waits for other ranks. None if it cannot recognise waiting."""
 
     @property
     def leaves_host_free(self) -> bool:

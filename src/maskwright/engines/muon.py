@@ -26,7 +26,7 @@ GROWTH = 4.1
 """Successive updates point in similar directions, so weights grow this many times as much as by independent updates.
 Measured with momentum 0.95: 4.1 to 4.3 in three runs (records/experiments.md)."""
 INITIAL_RMS, LARGE_RMS = 0.02, 0.08
-"""Root mean square of the matrices at the start, and the value above which models fine-tune badly
+"""Root mean square of the matrices at the start, and the value above which fine-tuning is poor
 (docs/experiments.md)."""
 
 

@@ -26,7 +26,7 @@ def require_writable(location: str, endings: Sequence[str]) -> None:
     """Raises `InputError` if the file cannot be written; call it before the work."""
     storage.require_local(location)
     if os.path.splitext(location)[1].lower() not in endings:
-        fix = f"choose one of the endings {' '.join(endings)}"
+        fix = f"give a name that ends in {' or '.join(endings)}"
         raise InputError("is of a kind that cannot be written", where=location, fix=fix)
     storage.make_folder(os.path.dirname(os.path.abspath(location)))
     output.require_place(location)

@@ -43,7 +43,7 @@ class RecordedText:
     def require(self, fingerprint: str, noun: str = "token store") -> None:
         """Raises `InputError` unless the opened text is the one that the run has read."""
         if fingerprint != self.fingerprint:
-            what = f"is another {noun} than the run's ({fingerprint[:12]}, then {self.fingerprint[:12]})"
+            what = f"is another {noun} than the run had ({fingerprint[:12]}, then {self.fingerprint[:12]})"
             fix = "restore it, or evaluate other text with --store or --input"
             raise InputError(what, where=self.location, fix=fix)
 

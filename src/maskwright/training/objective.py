@@ -44,8 +44,7 @@ class Objective(Protocol):
         ...
 
     def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
-        """(data step, its batches) of updates with all remaining shapes of the run, or the largest of
-        them."""
+        """(data step, its batches) of updates with all remaining shapes of the run, or the largest ones."""
         ...
 
     def rope_theta(self, step: int) -> float | None:

@@ -4,8 +4,7 @@ The mesh has one axis: every device computes micro-batches of its own, and holds
 moments, which it alone updates. Vectors are whole everywhere. A layer is gathered, in the dtype of the multiplications,
 just before it is computed, and again in the backward pass, which sums its gradient over the devices as soon as it is
 complete. Both overlap with the computation of other layers. With several micro-batches a device, `data` gathers and
-sums once an
-update instead, whereas `fsdp`, which never holds a full gradient, does both for each micro-batch.
+sums once an update instead, whereas `fsdp`, which never holds a full gradient, does both for each micro-batch.
 
 A layer's gradients are sent as they were computed (in bf16, each to the device that holds the shard) and added up in
 fp32 there: libtpu runs an all-to-all beside matrix products (`step.BESIDE`). It replaces a reduce-scatter by an

@@ -110,8 +110,7 @@ class Sums:
 
 
 def has_mkl() -> bool:
-    """Whether MKL's product of bf16 matrices is here, and pays: on CPUs with AMX, by their flags and not by a
-    timing."""
+    """Whether MKL's product of bf16 matrices is here, and pays: on CPUs with AMX, by their flags, not a timing."""
     return hardware.cpu_has_amx() and mkl_product() is not None
 
 

@@ -35,7 +35,7 @@ QUIET_SECONDS = 60.0
 """Time without a line after which the connection is renewed, since a dead one looks like a quiet job."""
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
 OF_RAY = re.compile(rf"\(raylet\b[^)]*\) |\t\(\d\) |\s*\[(state-dump|{TIME} [A-Z] \d+ \d+)\]|{TIME}\t[A-Z]+ |\s*$")
-"""Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. None of our lines begins in this
+"""Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. Our lines never begin in this
 way."""
 TAIL = re.compile(r"\bLast (\d+) lines of the Raylet logs:")
 """Announces this many more lines of any content, each indented by four spaces (2.60, process_watcher.py)."""
@@ -220,8 +220,7 @@ class RayCluster:
 
 
 async def _next(pieces: AsyncIterator[str]) -> str | None:
-    """The next piece of a log; None at the end of the connection. The next request finds out why the connection
-    ended."""
+    """The next piece of a log; None at the end of the connection, whose cause the next request finds."""
     import aiohttp
 
     try:

@@ -1,5 +1,4 @@
-"""One node of a gang: it runs the training command as a process of its machine, and reports the command's lines and
-end.
+"""One node of a gang: it runs the training command as a process of its machine, and reports its lines and end.
 
 A shell that is not a child of the actor runs the command. Ray sends SIGKILL to an actor's children when the actor or
 the job's driver ends (2.60, seen for `ray.kill` and a killed driver), and to the driver 3 seconds after `ray job stop`,

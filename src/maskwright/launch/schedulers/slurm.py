@@ -153,8 +153,7 @@ class Slurm(Place):
 
 
 def script(place: Slurm, name: str, command: Training, log: str) -> str:
-    """The batch script. It contains no values of variables, since sbatch passes the environment on. `log`: its name for
-    sbatch."""
+    """The batch script. It contains no values of variables, since sbatch passes them on. `log`: its name for sbatch."""
     config, _ = checks.read(command)
     command = checks.sized(command, config, place.num_nodes, place.gpus_per_node)
     header = {

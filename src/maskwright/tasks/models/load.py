@@ -175,8 +175,7 @@ def fetched(location: str) -> str:
 
 def load_chosen(directory: RunDirectory, record: RunRecord) -> TrainState | None:
     """The checkpoint of *the* step of a run (see `RunRecord.chosen`), or the newest good one if that is the newest.
-    None
-    if there is none. Raises `CheckpointError` if the best is gone."""
+    None if there is none. Raises `CheckpointError` if the best is gone."""
     steps, step = checkpoint.whole_steps(directory.checkpoints), directory.chosen(record)
     if step is None or not record.keeps_best:
         newest = checkpoint.load_newest(directory.checkpoints, set_aside=False)

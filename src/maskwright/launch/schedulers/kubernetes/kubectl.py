@@ -66,8 +66,7 @@ class Access:
 
     @contextmanager
     def kubectl(self) -> Iterator[list[str]]:
-        """The first words of a command. A token is in a file that only this user can read and that is deleted
-        afterwards."""
+        """The first words of a command. A token is in a temporary file that only this user can read."""
         named = [("--context", self.context), ("--namespace", self.namespace)]
         words = [f"{option}={value}" for option, value in named if value]
         if self.sign_in is None:

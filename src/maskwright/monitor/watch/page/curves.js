@@ -339,7 +339,7 @@ function zoomToTypedSteps() {
   if (wrong.length) return refuseSteps("A step is a whole number, 0 or more.", wrong);
   if (from === null && to === null) return zoom(null);
   const first = from ?? 0;
-  if (to !== null && to <= first) return refuseSteps("The last step has to be after the first.", ["to"]);
+  if (to !== null && to <= first) return refuseSteps("The last step must be after the first.", ["to"]);
   const last = to ?? Math.max(first + 1, ...shown.runs.map((run) => run.step ?? 0));
   return zoom({ x: [first, last], from: first, to: last });
 }
