@@ -137,7 +137,9 @@ class Estimate:
             energy = self.kwh.times(factor).text(lambda amount: plain_number(amount, 3), unit)
             lines.append(f"  energy      {energy}, at the devices' limit, hosts not counted")
         for quote in self.quotes:
-            usd = self.seconds.times(quote.usd_per_hour / 3600).text(lambda usd: f"{usd:,.2f}" if usd >= 0.005 else "<0.01", "USD")
+            usd = self.seconds.times(quote.usd_per_hour / 3600).text(
+                lambda usd: f"{usd:,.2f}" if usd >= 0.005 else "<0.01", "USD"
+            )
             lines.append(
                 f"  cost        {usd}, {quote.model}: {quote.machine} in {quote.region} at "
                 f"{quote.usd_per_hour:,.2f} USD/hour as of {quote.as_of}"
