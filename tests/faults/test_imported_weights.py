@@ -185,7 +185,7 @@ OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "sentence-transformers": (above("0_Transformer"), "has no config.json", "inside it: {}/0_Transformer"),
     "cache": (above("snapshots/0123abc"), "has no config.json", "inside it: {}/snapshots/0123abc"),
     "pooling": (below("1_Pooling", '{"word_embedding_dimension": 32}'), "model_type is None", "above it: {parent}"),
-    "inside": (below("tokenizer"), "has no config.json", "give the folder above it: {parent}"),
+    "inside": (below("tokenizer"), "is empty", "give the folder above it: {parent}"),
     "adapter": (
         files("adapter_config.json", keep=False, content=ADAPTER),
         "is an adapter",

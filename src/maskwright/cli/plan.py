@@ -153,7 +153,7 @@ def _elsewhere(work: Work, place: DeviceCount, machine: str | None, count: int, 
         if machine is None and (counts := sorted({n for kind in _names(place.device.name) for n in counts_sold(kind)})):
             unpriced += f"; Google has machines with {' or '.join(map(str, counts))}"
     compiled, config = None, work.config
-    notes = [load] if place.on == "here" and (load := other_load()) else []
+    notes = [other_load() if place.on == "here" else ""]
     if place.is_slice and not isinstance(config, RunConfig):
         notes.append("a fine-tuning is not compiled, so whether it fits is projected")
     elif place.is_slice and not installed("libtpu"):

@@ -161,6 +161,7 @@ def measured(work: Work, found: Measured) -> Estimate:
     if found.micro_batches < config.batch.virtual_workers:
         counted += f", of {found.micro_batches} micro-batches at most, and {config.batch.virtual_workers} counted"
     busy = found.cpu_share is not None and found.cpu_share < BUSY_BELOW
+    shared = f"others computed here too: the steps had {found.cpu_share or 1:.0%} of its cores"
     machine = here("cpu" if found.on_cpu else "cuda", 1.0, low_precision=found.low_precision)
     assert machine
     return Estimate(
@@ -175,10 +176,7 @@ def measured(work: Work, found: Measured) -> Estimate:
         found.checkpoint_bytes,
         found.save_seconds,
         peak_bytes=found.peak_bytes,
-        notes=[
-            *([note] if (note := precision_note(config.engine, machine.device)) else []),
-            *([f"other programs computed too: the steps had {found.cpu_share:.0%} of the cores"] if busy else []),
-        ],
+        notes=[*filter(None, (precision_note(config.engine, machine.device), shared * busy))],
     )
 
 
@@ -211,7 +209,7 @@ def projected(
         unpriced=unpriced,
         compiled=compiled,
         refusals=_refusals(work.config, place),
-        notes=[*notes, *([note] if (note := precision_note(engine, device)) else [])],
+        notes=[*filter(None, (*notes, precision_note(engine, device)))],
     )
 
 
