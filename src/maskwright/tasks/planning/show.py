@@ -161,7 +161,7 @@ def measured(work: Work, found: Measured) -> Estimate:
     if found.micro_batches < config.batch.virtual_workers:
         counted += f", of {found.micro_batches} micro-batches at most, and {config.batch.virtual_workers} counted"
     busy = found.cpu_share is not None and found.cpu_share < BUSY_BELOW
-    shared = f"others computed here too: the steps had {found.cpu_share or 1:.0%} of its cores"
+    shared = f"other programs computed too: the steps had {found.cpu_share or 1:.0%} of the cores"
     machine = here("cpu" if found.on_cpu else "cuda", 1.0, low_precision=found.low_precision)
     assert machine
     return Estimate(
