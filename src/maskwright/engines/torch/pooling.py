@@ -1,4 +1,4 @@
-"""Mean-pooled last hidden states: one vector for each text."""
+"""Pooled last hidden states: one vector for each text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from maskwright.model.torch.networks import build_encoder
 Pool = Callable[[Batch], NDArray[np.float32]]
 
 
-def mean_pooler(config: ModelConfig, parameters: Parameters, device: str) -> Pool:
-    """Makes the function from a batch, whose `predict_index` names one token of each text, to the fp32 mean over all
-    tokens of its segment, special ones included: [K, D]. That is the mean pooling of `sentence-transformers`."""
+def pooler(config: ModelConfig, parameters: Parameters, device: str, *, first: bool = False) -> Pool:
+    """Makes the function from a batch, whose `predict_index` names the first token of each text, to the fp32 mean over
+    all tokens of its segment, special ones included, or to its `first` token's state: [K, D]. These are the poolings
+    `mean` and `cls` of `sentence-transformers`."""
     network = build_encoder(config, parameters, device)
 
     @torch.no_grad()
@@ -28,6 +29,8 @@ def mean_pooler(config: ModelConfig, parameters: Parameters, device: str) -> Poo
             for array in (batch.input_ids, batch.position_ids, batch.segment_ids, batch.predict_index)
         )
         hidden_MTD = network.encode(ids, positions, segments)
+        if first:
+            return hidden_MTD.flatten(0, 1)[index].cpu().numpy()
         most = int(segments.max()) + 1
         key = (segments + most * torch.arange(len(segments), device=device)[:, None]).flatten()
         sums = torch.zeros(len(segments) * most, hidden_MTD.shape[-1], device=device)

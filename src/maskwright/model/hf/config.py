@@ -37,6 +37,8 @@ PIPELINES = {
     **dict.fromkeys(SEQUENCE_TASKS, "text-classification"),
 }
 """Names of the pipelines of `transformers`, by which the hub sorts models."""
+MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
+"""The parts of a model of `sentence-transformers`, and the words that it puts before texts."""
 LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
 """Tasks whose outputs have names."""
 OF_CLASSIFIERS = ("classifier_pooling", "classifier_dropout", "seq_classif_dropout", "qa_dropout", "cls_dropout")
@@ -221,6 +223,22 @@ def read_use(folder: str, config: ModelConfig) -> dict[str, Any]:
     found = {key: int(use[key]) for key, low in least.items() if isinstance(use.get(key), int) and use[key] >= low}
     share = use.get("threshold")
     return found | ({"threshold": share} if isinstance(share, float) and 0.0 < share < 1.0 else {})
+
+
+def read_pooling(folder: str) -> str:
+    """How a folder of `sentence-transformers` makes a text's vector of its tokens' (`mean`, `cls`, …, or several), and
+    with what further weights; `mean` for other folders."""
+    path, parts = os.path.join(folder, MODULES), list[str]()
+    for module in storage.read_json(path) if os.path.exists(path) else []:
+        kind = str(module.get("type")).rpartition(".")[2]
+        if kind == "Pooling":
+            said = storage.read_json(os.path.join(folder, module.get("path", ""), "config.json"))
+            flags = [key.split("_")[2] for key in said if key.startswith("pooling_mode_") and said[key] is True]
+            modes = said.get("pooling_mode", flags or "mean")
+            parts += [modes] if isinstance(modes, str) else modes
+        elif kind == "Dense":
+            parts.append(kind)
+    return " and ".join(parts) or "mean"
 
 
 def _rounding_of_speeds(folder: str, model: ModelConfig) -> str:

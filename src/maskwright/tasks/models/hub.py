@@ -15,7 +15,7 @@ from maskwright.core.console import note, say, typed
 from maskwright.core.errors import InputError, MaskwrightError, ModelError
 from maskwright.core.extras import require
 from maskwright.core.hub import Address, as_pinned, full_name, is_hub, read_address, require_name
-from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.config import MODULES, PROMPTS, read_hf_config
 from maskwright.model.hf.other_folders import pickled_weights, without_weights
 from maskwright.text.tokenizer import FILES
 from maskwright.text.vocabulary import has_tokenizer
@@ -91,6 +91,9 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
     for name in TOKENIZER:
         if name in names:
             folder = os.path.dirname(get(name))
+    for name in names if weights else ():
+        if name in (MODULES, PROMPTS) or name.endswith("_Pooling/config.json"):
+            get(name)
     if not weights:
         if "tokenizer.json" not in names and not files_among(names):
             fix = "use a model that has one, or save the tokenizer with transformers and give its folder"

@@ -11,7 +11,7 @@ from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import LABELLED, class_name, read_hf_config, read_labels, read_use
+from maskwright.model.hf.config import LABELLED, class_name, read_hf_config, read_labels, read_pooling, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import RunDirectory, step_folder
@@ -44,6 +44,8 @@ class TrainedModel:
     """Tokens of a row in fine-tuning; None if unknown, as for masked-LM models and folders of other tools."""
     may_be_none: bool | None = None
     """Only for questions: whether some of the training questions have no answer; None if unknown."""
+    pooling: str = "mean"
+    """What makes one vector of a text's tokens, as a folder of `sentence-transformers` names it."""
     fetched_to: str | None = None
     """The folder on this machine, for a run in a bucket."""
 
@@ -61,6 +63,14 @@ class TrainedModel:
             fix = "fine-tune it first with `maskwright finetune`"
             raise InputError(f"is a {class_name(self.config)}, which has learned no task", where=self.location, fix=fix)
         return self.task
+
+    def pools_first_token(self) -> bool:
+        """Whether the vector of a text is the state of its first token; else it is the mean over its tokens. Raises
+        `InputError` if it is neither."""
+        if self.pooling not in ("cls", "mean"):
+            what = f"makes the vector of a text by {self.pooling}, which only sentence-transformers computes"
+            raise InputError(what, where=self.location, fix="use sentence-transformers, or another model")
+        return self.pooling == "cls"
 
     def with_threshold(self, threshold: float) -> TrainedModel:
         """The model that gives a text the labels with a probability above `threshold`. Raises `InputError` for a model
@@ -105,7 +115,8 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         fix = f"put the model's own tokenizer into its folder; {NEW_WORDS}"
         raise InputError(what, where=location, fix=fix)
     config = with_ids(config, vocabulary, location)
-    model = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
+    labels, pooling = read_labels(location, config), read_pooling(location)
+    model = TrainedModel(location, config, parameters, location, vocabulary, labels=labels, pooling=pooling)
     if config.task == "masked_lm":
         return model
     use = read_use(location, config)

@@ -40,11 +40,13 @@ def embed(
 def vectors(
     model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto"
 ) -> NDArray[np.float32]:
-    """fp32 [examples, D]: means of the last hidden states, special tokens included. Warns of texts that were cut."""
-    from maskwright.engines.torch.pooling import mean_pooler
+    """fp32 [examples, D]: means of the last hidden states, special tokens included, or the first token's where the
+    model's folder says so. Warns of texts that were cut. Raises `InputError` for another pooling."""
+    from maskwright.engines.torch.pooling import pooler
     from maskwright.engines.torch.prepare import choose_device
 
-    pool, parts, cut = mean_pooler(model.config, model.parameters, choose_device(device, "device")), [], 0
+    chosen, first_token = choose_device(device, "device"), model.pools_first_token()
+    pool, parts, cut = pooler(model.config, model.parameters, chosen, first=first_token), [], 0
     with progress("embed", len(examples), "texts") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = examples[first : first + EXAMPLES_AT_ONCE]
