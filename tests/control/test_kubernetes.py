@@ -278,7 +278,9 @@ def test_what_is_no_slice_of_gke() -> None:
     ):
         with pytest.raises(InputError, match=re.escape(refusal)):
             slice_pods(name, None)
-    with pytest.raises(InputError, match="--kind: indexed-job cannot train on a slice of 4 hosts. Fix: give --kind jobs"):
+    with pytest.raises(
+        InputError, match="--kind: indexed-job cannot train on a slice of 4 hosts. Fix: give --kind jobs"
+    ):
         slice_pods("v6e:4x4", None).object_kind("indexed-job")
 
 
@@ -483,7 +485,9 @@ def test_the_real_kubectl_applies_every_kind(
         made[-1]["metadata"].pop("annotations")
         assert [*kept[2:], kept[0]] == made
         shown = submit(cli, tmp_path, "--dry-run", *options, "--set=logging.report_to=[tensorboard, wandb]")
-        assert "warning: the Secret base-1-env, with the values of --env, is needed by the job, but not shown" in shown.err
+        assert (
+            "warning: the Secret base-1-env, with the values of --env, is needed by the job, but not shown" in shown.err
+        )
         assert "warning: logging.report_to: the job's image has to hold wandb, and `maskwright image` lea" in shown.err
 
 

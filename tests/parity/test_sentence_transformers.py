@@ -73,9 +73,13 @@ def loaded(kind: str, folder: Path | str) -> Any:
 
 def saves_the_same(model: Any, folder: Path) -> None:
     """What the package writes of the modules that it has loaded is what we wrote. It keeps versions, and has the length
-    of texts with the tokenizer."""
+    of texts with the tokenizer. Of a dense folder, which is in an older form, it writes the pooling in its own."""
     again = folder.with_name(f"{folder.name}-again")
     model.save_pretrained(str(again), create_model_card=False)
+    if (folder / "1_Pooling").exists():
+        written = json.loads((again / "1_Pooling" / "config.json").read_text())
+        assert written == {"embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": True}
+        return
     for file in again.rglob("*.json"):
         if file.name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json") or (
             file.parent != again

@@ -194,7 +194,13 @@ def test_words_without_a_prediction_are_counted_as_wrong() -> None:
     poor = results_from({"base": whole, "poor": [[((1, 1, 0), (0, 0, 0)), gold]]}, gold, **kind)
     why = "its score is no better than the most frequent label's"
     assert [(one.arm, one.seed, one.why) for one in judged(poor).degenerate] == [("poor", 0, why)]
-    one_label = results_from({"base": [[(0, 0), (0, 1)]], "other": [[(0, 0), (0, 0)]]}, (0, 0), kind="single_label", metric="accuracy", labels=("a", "b"))
+    one_label = results_from(
+        {"base": [[(0, 0), (0, 1)]], "other": [[(0, 0), (0, 0)]]},
+        (0, 0),
+        kind="single_label",
+        metric="accuracy",
+        labels=("a", "b"),
+    )
     alike = judged(one_label)
     assert not alike.degenerate and "at chance" not in wording.explanation(alike.comparisons[0], one_label, alike)
 

@@ -130,7 +130,7 @@ def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]
 def _require_new_texts(findings: list[LabelFinding], splits: dict[str, list[Example]], data: LabelledData) -> None:
     """Raises `InputError` for a split whose texts are all in an earlier one, such as a copy in another format."""
     for finding in findings:
-        if finding.kind == "leak" and finding.count == len(splits[finding.splits[1]]):
+        if finding.kind == "leak" and finding.count - finding.varied == len(splits[finding.splits[1]]):
             earlier, later = finding.splits
             what = f"holds no text that is not in the {earlier} split as well ({finding.places[0]})"
             raise InputError(what, where=getattr(data, later), fix=another_file(later))

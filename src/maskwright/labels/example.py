@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,6 +51,27 @@ class Example:
         """The text with single spaces. Examples with equal content are duplicates."""
         parts = [*self.words] if self.words else [self.text, self.text_pair or ""]
         return "\0".join(" ".join(part.split()) for part in parts)
+
+    @property
+    def folded(self) -> str:
+        """`content` without the order of a pair and without what `folded` leaves out."""
+        return "\0".join(
+            map(folded, self.words) if self.words else sorted([folded(self.text), folded(self.text_pair or "")])
+        )
+
+
+class _NoPunctuation(dict[int, int | None]):
+    def __missing__(self, code: int) -> int | None:
+        left_out = chr(code).isspace() or unicodedata.category(chr(code))[0] == "P"
+        return self.setdefault(code, None if left_out else code)
+
+
+_NO_PUNCTUATION = _NoPunctuation()
+
+
+def folded(text: str) -> str:
+    """A text without case, white space and punctuation, unless it has nothing else: what nearly equal texts share."""
+    return unicodedata.normalize("NFKC", text).casefold().translate(_NO_PUNCTUATION) or text
 
 
 class Unusable(Exception):

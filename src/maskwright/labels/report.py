@@ -31,6 +31,8 @@ class LabelFinding:
     """Repeats with another label than the earlier example."""
     places: tuple[str, ...]
     """The first few, as `a.csv:9 'yes' as line 3 'no'`."""
+    varied: int
+    """Repeats that differ in case, white space, punctuation or the order of a pair; only of a leak."""
 
     def __str__(self) -> str:
         split, number = self.splits[-1], several(self.count, "example")
@@ -40,6 +42,8 @@ class LabelFinding:
             "conflict": f"{split}: {number} {verb} an earlier text with another label",
             "leak": f"{split}: {number} {verb} a text of the {self.splits[0]} split",
         }[self.kind]
+        if self.varied:
+            sentence += f", {self.varied:,} with other case, spaces, punctuation or order"
         if self.kind == "leak" and self.relabelled:
             sentence += f", {self.relabelled:,} with another label"
         rest = ", …" if self.count > len(self.places) else ""
@@ -75,12 +79,13 @@ class Report:
 
 
 def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[LabelFinding]:
-    """Duplicates and conflicts inside each split, and leaks into later splits, by `Example.content`; 300 bytes an
-    example."""
+    """Duplicates and conflicts inside each split, by `Example.content`, and leaks into later splits, by
+    `Example.folded`; 300 bytes an example."""
     keys = {split: [text_key(example.content.encode()) for example in examples] for split, examples in splits.items()}
     findings: list[LabelFinding] = []
     for split, examples in splits.items():
         findings += _inside(split, examples, keys[split], task)
+    keys = {split: [text_key(example.folded.encode()) for example in examples] for split, examples in splits.items()}
     for earlier, later in combinations(splits, 2):
         first: dict[bytes, Example] = {}
         for key, example in zip(keys[earlier], splits[earlier], strict=True):
@@ -121,7 +126,8 @@ def _finding(
         labels = [f" '{shortened([label_text(example, task)])}'" if differs else "" for example in (repeat, first)]
         earlier = f"{first.counted} {first.line}" if first.file == repeat.file else first.where
         places.append(f"{repeat.where}{labels[0]} as {earlier}{labels[1]}")
-    yield LabelFinding(kind, splits, len(pairs), sum(relabelled), tuple(places))
+    varied = sum(repeat.content != first.content for repeat, first in pairs)
+    yield LabelFinding(kind, splits, len(pairs), sum(relabelled), tuple(places), varied)
 
 
 def label_text(example: Example, task: Task) -> str:

@@ -1,8 +1,8 @@
 """Stratified shares of the training split: one held out for validation, and a smaller one to train on.
 
 The choice depends on the seed and the texts alone, by keyed random numbers over their hash. So the order of lines and
-the number of files do not matter, equal texts stay on one side (no validation text is trained on), and a smaller share
-lies inside every larger one. A shuffle by index would guarantee none of this.
+the number of files do not matter, texts that are equal but for case, white space and punctuation stay on one side (no
+validation text is trained on), and a smaller share lies inside every larger one. A shuffle by index would guarantee none of this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from maskwright.config.finetuning import Task
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.data import bits
-from maskwright.labels.example import Example
+from maskwright.labels.example import Example, folded
 from maskwright.text.dedup import text_key
 
 HOLD_OUT_PURPOSE, FRACTION_PURPOSE = 16, 17
@@ -79,7 +79,12 @@ class _Units:
 
 
 def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> _Units:
-    hashes = np.array([_hash(example, task) for example in examples], np.uint64)
+    of_folded: dict[str, int] = {}
+    groups = [_folded(example, task) for example in examples]
+    for group, example in zip(groups, examples, strict=True):
+        value = _hash(example, task)
+        of_folded[group] = min(value, of_folded.get(group, value))
+    hashes = np.array([of_folded[group] for group in groups], np.uint64)
     keys, of_example = np.unique(hashes, return_inverse=True)
     marks: list[set[int]] = [set() for _ in keys]
     for unit, marks_of_example in zip(of_example, _marks(examples, task), strict=True):
@@ -110,9 +115,13 @@ def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArr
     return chosen
 
 
+def _folded(example: Example, task: Task) -> str:
+    """What examples share that stay together: the text, or a question's context, so that no answer to another question
+    about it is trained on."""
+    return folded(example.text_pair or "") if task.kind == "question_answering" else example.folded
+
+
 def _hash(example: Example, task: Task) -> int:
-    """Hash by which examples stay together: of the text, or of a question's context, so that no answer to another
-    question about it is trained on."""
     content = " ".join((example.text_pair or "").split()) if task.kind == "question_answering" else example.content
     return key_of(content)
 

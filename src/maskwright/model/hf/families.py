@@ -163,7 +163,11 @@ def _read_one_rope(written: Written, *, unset: float) -> dict[str, Any]:
 
 
 def _write_one_rope(config: ModelConfig) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
+    """With the keys of transformers 5 and of older ones, which would take their default base."""
+    return {
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "rope_theta": config.rope_theta,
+    }
 
 
 def _read_eurobert(written: Written) -> dict[str, Any]:
@@ -205,7 +209,9 @@ def _write_modernbert(config: ModelConfig) -> dict[str, Any]:
         "cls_token_id": config.bos_token_id,
         "embedding_dropout": config.hidden_dropout_prob,
         "global_attn_every_n_layers": every,
+        "global_rope_theta": config.rope_theta,  # of transformers before 5, which would take its default base
         "local_attention": config.local_attention if every > 1 else 128,
+        "local_rope_theta": config.local_rope_theta,
         "sep_token_id": config.eos_token_id,
     }
 

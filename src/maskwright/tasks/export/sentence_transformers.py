@@ -1,5 +1,6 @@
-"""Folders for the four kinds of model of `sentence-transformers`, in the form in which its version 6 saves them:
-`modules.json` names the modules, and each has its settings.
+"""Folders for the four kinds of model of `sentence-transformers`: `modules.json` names the modules, and each has its
+settings. A dense one is in the form of before version 5.4, which later versions read as well, and in which alone servers
+such as vLLM and text-embeddings-inference find the pooling. The others are in the form in which version 6 saves them.
 
 Only `rerank` may add weights to the model's: a new head if it has learned no task."""
 
@@ -23,7 +24,7 @@ from maskwright.model.hf.names import Parameters, encoder_pieces, pieces
 from maskwright.model.initial import with_new_head
 from maskwright.tasks.export.hugging_face import Purpose, announce, compared, export
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.models.modules import pooling_of
+from maskwright.tasks.models.modules import MODULES, PROMPTS, pooling_of
 
 Kind = Literal["dense", "sparse", "late", "rerank"]
 HEADLESS: tuple[Kind, ...] = ("dense", "late", "rerank")
@@ -55,7 +56,7 @@ _KINDS: dict[Kind, _Kind] = {
     "dense": _Kind(
         *("SentenceTransformer", "feature-extraction", "last_hidden_state", "token_embeddings", "cosine"),
         "sentence-similarity",
-        "a text is its tokens' last hidden states, pooled as `1_Pooling/config.json` says",
+        "a text is {pooling} of its tokens' last hidden states",
     ),
     "sparse": _Kind(
         *("SparseEncoder", "fill-mask", "logits", "token_embeddings", "dot"),
@@ -110,9 +111,12 @@ def export_as(
     else:
         written = _encoder_alone(model)
     form = _KINDS[kind]
-    use = f"`sentence_transformers.{form.model_class}` loads it (from version 6.0 on): {form.use}."
+    version = "" if kind == "dense" else " (from version 6.0 on)"
+    first = kind == "dense" and pooling_of(model.tokenizer_folder).of_first_token
+    what = form.use.format(pooling="the first" if first else "the mean")
+    use = f"`sentence_transformers.{form.model_class}` loads it{version}: {what}."
     purpose = Purpose(written, "sentence-transformers", form.pipeline, kind, use)
-    write_more = partial(_write_modules, written, kind, activation)
+    write_more = partial(write_modules, written, kind, activation)
     difference = export(model, folder, onnx=onnx, purpose=purpose, write_more=write_more)
     what = compared(written)
     if not quiet:
@@ -176,34 +180,42 @@ def _one_output(model: TrainedModel, chosen: int) -> Parameters:
     return result
 
 
-def _write_modules(model: TrainedModel, kind: Kind, activation: str | None, folder: str) -> None:
+def write_modules(model: TrainedModel, kind: Kind, activation: str | None, folder: str) -> None:
+    """Writes the files of `sentence-transformers` into the folder of a model."""
     form, config = _KINDS[kind], model.config
     arguments: dict[str, Any] = {}
     if kind in ("dense", "late") and config.architecture not in WITHOUT_POOLER:
         # Otherwise transformers draws an unused matrix, or leaves one out, and warns of it.
         has, has_unasked = any(".pooler." in name for name in model.parameters), not config.facts.rotary
         arguments = {} if has == has_unasked else {"add_pooling_layer": has}
-    first: dict[str, Any] = {
-        "transformer_task": form.task,
-        "modality_config": {"text": {"method": "forward", "method_output_name": form.reads}},
-        "module_output_name": form.gives,
-        "max_seq_length": model.max_seq_len or config.max_seq_len,
-        **({"model_kwargs": arguments} if arguments else {}),
-    }
+    first: dict[str, Any] = {"max_seq_length": model.max_seq_len or config.max_seq_len}
+    if kind == "dense":
+        first |= {"do_lower_case": False} | ({"model_args": arguments} if arguments else {})
+        reader = "sentence_transformers.models.Transformer"
+    else:
+        first |= {
+            "transformer_task": form.task,
+            "modality_config": {"text": {"method": "forward", "method_output_name": form.reads}},
+            "module_output_name": form.gives,
+            **({"model_kwargs": arguments} if arguments else {}),
+        }
+        reader = "sentence_transformers.base.modules.transformer.Transformer"
     storage.write_json(os.path.join(folder, "sentence_bert_config.json"), first)
-    reader = "sentence_transformers.base.modules.transformer.Transformer"
     modules: list[dict[str, Any]] = [{"idx": 0, "name": "0", "path": "", "type": reader}]
     for number, (place, settings) in enumerate(_later_modules(model, kind), start=1):
         path = f"{number}_{place.rpartition('.')[2]}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.{place}"})
         storage.make_folder(os.path.join(folder, path))
         storage.write_json(os.path.join(folder, path, "config.json"), settings)
-    storage.write_json(os.path.join(folder, "modules.json"), modules)
+    storage.write_json(os.path.join(folder, MODULES), modules)
     own: dict[str, Any] = {"activation_fn": activation, "prompts": {}}
     if kind != "rerank":
-        own = {"similarity_fn_name": form.similarity, "prompts": {"query": "", "document": ""}}
+        said, prompts = os.path.join(model.tokenizer_folder, PROMPTS), {"query": "", "document": ""}
+        if os.path.exists(said):
+            prompts |= storage.read_json(said).get("prompts", {})
+        own = {"similarity_fn_name": form.similarity, "prompts": prompts}
     whole = {"model_type": form.model_class, "default_prompt_name": None, **own}
-    storage.write_json(os.path.join(folder, "config_sentence_transformers.json"), whole)
+    storage.write_json(os.path.join(folder, PROMPTS), whole)
 
 
 def _later_modules(model: TrainedModel, kind: Kind) -> list[tuple[str, dict[str, Any]]]:
@@ -211,11 +223,11 @@ def _later_modules(model: TrainedModel, kind: Kind) -> list[tuple[str, dict[str,
     settings: dict[str, Any]
     if kind == "dense":
         pooling = pooling_of(model.tokenizer_folder)
-        mode = "cls" if pooling.of_first_token else "mean"
-        settings = {"embedding_dimension": model.config.hidden_size, "pooling_mode": mode, "include_prompt": True}
-        vector = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
-        normalize = [("base.modules.normalize.Normalize", vector)] if pooling.normalized else []
-        return [("sentence_transformer.modules.pooling.Pooling", settings), *normalize]
+        first = pooling.of_first_token
+        settings = {"pooling_mode_cls_token": first, "pooling_mode_mean_tokens": not first}
+        settings |= {f"pooling_mode_{name}_tokens": False for name in ("max", "mean_sqrt_len")}
+        normalize: list[tuple[str, dict[str, Any]]] = [("models.Normalize", {})] if pooling.normalized else []
+        return [("models.Pooling", {"word_embedding_dimension": model.config.hidden_size, **settings}), *normalize]
     if kind == "sparse":
         settings = {"embedding_dimension": model.config.vocab_size, "pooling_strategy": "max"}
         return [("sparse_encoder.modules.splade_pooling.SpladePooling", settings | {"activation_function": "relu"})]

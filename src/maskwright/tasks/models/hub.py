@@ -18,7 +18,7 @@ from maskwright.core.extras import require
 from maskwright.core.hub import Address, as_pinned, full_name, is_hub, read_address, require_name
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.other_folders import pickled_weights, without_weights
-from maskwright.tasks.models.modules import FIRST, MODULES
+from maskwright.tasks.models.modules import FIRST, MODULES, PROMPTS
 from maskwright.text.tokenizer import FILES
 from maskwright.text.vocabulary import has_tokenizer
 from maskwright.text.vocabulary_files import files_among
@@ -95,7 +95,7 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
             folder = os.path.dirname(get(name))
     if MODULES in names and weights:  # of sentence-transformers
         for name in names:
-            if name in (MODULES, FIRST) or name.endswith("Pooling/config.json"):
+            if name in (MODULES, FIRST, PROMPTS) or name.endswith("Pooling/config.json"):
                 get(name)
     if not weights:
         if "tokenizer.json" not in names and not files_among(names):

@@ -11,6 +11,8 @@ from maskwright.core.errors import InputError
 from maskwright.model.config import ModelConfig
 
 MODULES, FIRST, CONFIG = "modules.json", "sentence_bert_config.json", "tokenizer_config.json"
+PROMPTS = "config_sentence_transformers.json"
+"""The words that a model puts before texts."""
 MEAN, FIRST_TOKEN = ("mean", "pooling_mode_mean_tokens"), ("cls", "pooling_mode_cls_token")
 """Values and, before version 6, keys of a pooling's settings."""
 

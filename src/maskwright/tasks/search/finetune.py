@@ -30,7 +30,7 @@ from maskwright.machine.hardware import cuda_devices
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RESULTS, SEARCH, Phase, RunDirectory, Status
 from maskwright.tasks.compare.folder import begin_or_check
-from maskwright.tasks.export.sentence_transformers import export_as
+from maskwright.tasks.export.sentence_transformers import export_as, write_modules
 from maskwright.tasks.finetune.prepare import weights_digest
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.tasks.search.updates import NONE, Update, planned_updates, texts_of
@@ -159,6 +159,8 @@ def _trained(
         storage.write_json(directory.path(f"predictions-{split}.json"), predictions)
         say(f"{split}: {config.evaluation.metric} {results[split][config.evaluation.metric]:.4f}")
     model.save_pretrained(directory.path(MODEL), create_model_card=False)
+    written = replace(start, max_seq_len=model.max_seq_length, tokenizer_folder=directory.path(MODEL))
+    write_modules(written, "dense", None, directory.path(MODEL))
     storage.write_json(directory.path(RESULTS), results)
     return results
 
@@ -171,6 +173,7 @@ def _as_sentence_transformer(directory: RunDirectory, start: TrainedModel) -> Se
     export_as("dense", start, folder, quiet=True)
     model = SentenceTransformer(folder, device=_device())
     shutil.rmtree(folder)
+    model.prompts = {"query": "", "document": ""}  # it learns from texts without prompts
     return model
 
 

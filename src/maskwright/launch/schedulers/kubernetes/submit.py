@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import yaml
 
 from maskwright.core.console import say, typed, warn
-from maskwright.core.errors import CloudError, InputError, MaskwrightError
+from maskwright.core.errors import CloudError, InputError
 from maskwright.launch import checks, target
 from maskwright.launch.schedulers.kubernetes import pod
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
