@@ -1,6 +1,6 @@
 """Folders for the four kinds of model of `sentence-transformers`: `modules.json` names the modules, and each has its
-settings. A dense one is in the form of before version 5.4, which later versions read as well, and in which alone servers
-such as vLLM and text-embeddings-inference find the pooling. The others are in the form in which version 6 saves them.
+settings. A dense one is in the form of before version 5.4, which later versions read as well, and the only one in which
+servers such as vLLM and text-embeddings-inference find the pooling. The others have the form that version 6 saves.
 
 Only `rerank` may add weights to the model's: a new head if it has learned no task."""
 
