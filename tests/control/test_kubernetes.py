@@ -47,7 +47,10 @@ spec:
       nodeSelector: {cloud.google.com/gke-spot: "true"}
       tolerations: [{key: pool, operator: Equal, value: gpus, effect: NoSchedule}]
       securityContext: {runAsUser: 2000, fsGroup: null}
-      volumes: [{name: lustre, hostPath: {path: /lustre}}, {name: warm, emptyDir: {}}, {name: read, persistentVolumeClaim: {claimName: a, readOnly: true}}]
+      volumes:
+        - {name: lustre, hostPath: {path: /lustre}}
+        - {name: warm, emptyDir: {}}
+        - {name: read, persistentVolumeClaim: {claimName: a, readOnly: true}}
       initContainers: [{name: proxy, image: "proxy:1"}]
       containers:
         - name: node

@@ -43,7 +43,19 @@ def quickly() -> Iterator[None]:
         ("a: 2026-99-99", "2026-99-99 is no valid number or date"),
         (f"a: {'x' * (2 << 20)}", "f.yaml: has more than 1,048,576 characters"),
     ],
-    ids="anchor bracket twice documents alias brackets dashes integer hexadecimal date long".split(),
+    ids=[
+        "anchor",
+        "bracket",
+        "twice",
+        "documents",
+        "alias",
+        "brackets",
+        "dashes",
+        "integer",
+        "hexadecimal",
+        "date",
+        "long",
+    ],
 )
 def test_yaml(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -151,6 +151,8 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) 
     )
     examples = [Example("x", number, text=text) for number, text in enumerate(TEXTS)]
     modules = json.loads((folder / "modules.json").read_text())
+    prompts = {"query": "search: ", "document": ""}
+    storage.write_json(str(folder / "config_sentence_transformers.json"), {"prompts": prompts})
     for row, (pooling, later, length, refused) in enumerate(
         (
             ({"pooling_mode": "cls"}, ["base.modules.normalize.Normalize"], 24, ""),
@@ -188,7 +190,9 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) 
         said = sentence_transformers.SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(TEXTS)
         np.testing.assert_allclose(vectors(model, examples, length, "cpu"), said, atol=1e-5)
         export_as("dense", model, str(tmp_path / f"again-{row}"))
-        np.testing.assert_allclose(loaded("dense", tmp_path / f"again-{row}").encode(TEXTS), said, atol=1e-5)
+        again = loaded("dense", tmp_path / f"again-{row}")
+        np.testing.assert_allclose(again.encode(TEXTS), said, atol=1e-5)
+        assert again.prompts == prompts
 
 
 def scores_of(model: TrainedModel) -> np.ndarray[Any, Any]:

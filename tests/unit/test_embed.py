@@ -56,60 +56,6 @@ def test_vectors_are_those_of_transformers(
     np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
 
 
-OLD, NEW = "sentence_transformers.models.", "sentence_transformers.sentence_transformer.modules.pooling."
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "more", "position"),
-    [
-        (OLD, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "Normalize", 0),
-        (NEW, {"embedding_dimension": 32, "pooling_mode": "cls"}, "", 0),
-        (NEW, {"pooling_mode": ["cls", "mean"]}, "", "by cls and mean, which only sentence-transformers computes. Fix"),
-        (OLD, {"pooling_mode_lasttoken": True}, "", "makes the vector of a text by lasttoken, which only"),
-        (OLD, {"pooling_mode_mean_tokens": True}, "Dense", "by mean and Dense, which only"),
-    ],
-)
-def test_a_models_own_pooling_is_kept(
-    kind: str,
-    settings: dict[str, object],
-    more: str,
-    position: int | str,
-    source: Path,
-    tokenizer: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """By `embed` and by the export, in the form in which vLLM and text-embeddings-inference find it."""
-    run, folder = str(finished_run(tmp_path / "run", shape("roberta", "masked_lm"), tokenizer)), tmp_path / "folder"
-    assert export_as("dense", load_model(run), str(folder))
-    modules = json.loads((folder / "modules.json").read_text())
-    assert [module["type"] for module in modules] == [f"{OLD}Transformer", f"{OLD}Pooling"]
-    modules[1]["type"] = f"{kind}Pooling"
-    modules += [{"idx": 2, "name": "2", "path": f"2_{more}", "type": f"{OLD}{more}"}] if more else []
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "search: "}}))
-    out, again = tmp_path / "vectors.npy", tmp_path / "again"
-    words = ["embed", str(folder), "--input", str(source), "--to", str(out), "--device", "cpu"]
-    exporting = ["export", str(folder), "--to", str(again), "--sentence-transformers", "dense"]
-    if isinstance(position, str):
-        for wrong in (words, exporting):
-            assert command(wrong) == 2
-            assert position in capfd.readouterr().err
-        return
-    assert command(words) == 0 and command(exporting) == 0
-    tokens = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    model = transformers.AutoModel.from_pretrained(str(folder), local_files_only=True).eval()
-    for text, vector in zip(TEXTS, np.load(out), strict=True):
-        with torch.no_grad():
-            hidden = model(tokens(text, truncation=True, max_length=64, return_tensors="pt")["input_ids"])[0][0]
-        np.testing.assert_allclose(vector, hidden[position].numpy(), atol=2e-5)
-    kept = json.loads((again / "1_Pooling" / "config.json").read_text())
-    assert {key for key, value in kept.items() if value is True} == {"pooling_mode_cls_token"}
-    assert kept["pooling_mode_mean_tokens"] is False and kept["word_embedding_dimension"] == 32
-    assert json.loads((again / "config_sentence_transformers.json").read_text())["prompts"]["query"] == "search: "
-
-
 def test_a_folder_for_sentence_transformers_appears_whole(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +81,7 @@ def test_mistakes(
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2\na,b\n")
     for words, said in (
-        (["--input", str(source), "--to", str(tmp_path / "a.csv")], "cannot be written. Fix: choose one of the"),
+        (["--input", str(source), "--to", str(tmp_path / "a.csv")], "cannot be written. Fix: give a name that ends in"),
         (["--input", str(pairs), "--to", str(tmp_path / "a.npy")], "has two texts. Fix: name the column of one"),
     ):
         assert command(["embed", run, *words]) == 2
