@@ -150,12 +150,15 @@ def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monk
     model = random_model(tokenizer, "modernbert")
     ids, words = texts(model.vocabulary), model.vocabulary
     batches = list(task.MaskedCopies.of(ids, LENGTHS, words).batches())
-    expected, likeliest = task.open_scorer(model, EngineSection(device="cpu", threads=1)).log_probs(batches)
+    plain = task.open_scorer(model, EngineSection(device="cpu", threads=1))
+    expected, likeliest = plain.log_probs(batches)
     assert len(batches) % 3 and 0 < np.count_nonzero(likeliest) < len(likeliest)
     scorer = task.open_scorer(model, EngineSection(kind="jax", device="cpu", devices=3))
     for scorer.at_once in (AtOnce(), AtOnce(1)):
         found, correct = scorer.log_probs(batches)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
         np.testing.assert_array_equal(correct, likeliest)
-    whole = task.score_texts(scorer, words, ids, LENGTHS).log_probs  # fewer batches than devices at the end
+    ours, theirs = plain.evaluate(batches), scorer.evaluate(batches)  # fewer batches than devices at the end
+    assert (theirs.loss_sum, theirs.weight) == (pytest.approx(ours.loss_sum, rel=1e-5), ours.weight)
+    whole = task.score_texts(scorer, words, ids, LENGTHS).log_probs
     np.testing.assert_allclose(whole[task.MaskedCopies.of(ids, LENGTHS, words).order], expected, rtol=0, atol=1e-4)
