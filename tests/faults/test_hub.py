@@ -78,6 +78,7 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     pooling = {"modules.json", "1_Pooling/config.json"}
     assert hub.downloaded() == {"config.json", "tokenizer.json", "model.safetensors", *pooling}
     assert pooling_of(hub_task.local(address)).of_first_token
+    assert f"warning: {address}: its modules.json makes other vectors than the mean, which `embed`" in first.err
     record = json.loads((out / "config.resolved.json").read_text())
     assert record["began_from"] == {"location": address, "sha256s": {"model.safetensors": weights}}
     assert record["config"]["model.init_from"] == address

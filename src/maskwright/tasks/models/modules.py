@@ -44,6 +44,14 @@ def pooling_of(folder: str) -> Pooling:
     return Pooling(bool(modes) and modes[0] in FIRST_TOKEN, "Normalize" in kinds)
 
 
+def does_more(folder: str) -> bool:
+    """Whether the modules make another vector than the mean, up to its length."""
+    try:
+        return pooling_of(folder).of_first_token
+    except InputError:
+        return True
+
+
 def longest_text(folder: str, config: ModelConfig) -> int | None:
     """Tokens of a text that the modules read; None if they set no limit."""
     if _read(folder, MODULES) is None:
