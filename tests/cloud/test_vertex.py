@@ -152,7 +152,7 @@ def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--from", "gs://lab-data/runs/one@40"], RUN, "--from"),
         (["--from", "runs/one"], RUN, "--from"),
         (["--accelerator", "v5p:2x2x1"], RUN, "--accelerator"),
-        (["--accelerator", "V3:2x2"], RUN, "--accelerator: Vertex AI documents JAX for v5e and v6e alone"),
+        (["--accelerator", "V3:2x2"], RUN, "--accelerator: Vertex AI documents JAX only for v5e and v6e"),
         (["--accelerator", "v6e"], RUN, "--accelerator"),
         (["--accelerator", "v6e:2x2"], RUN, "engine.kind"),
         (["--accelerator", "v6e:2x2", "--num-nodes", "2"], RUN, "--num-nodes"),

@@ -257,7 +257,7 @@ LONG = "one long option of sbatch, as in"
         (["--name=Big_Run"], "--name: 'Big_Run' is not a valid name for a job"),
         (
             ["--sbatch=-p gpu"],
-            "--sbatch: '-p gpu' is not an option. Fix: give one long option of sbatch, as --sbatch=--part",
+            "--sbatch: '-p gpu' is not an option. Fix: give one long option of sbatch, as in --sbatch=--part",
         ),
         (["--sbatch=--signal=USR1@300"], "--sbatch: --signal=USR1@300 is set by this command. Fix: leave it out"),
         (["--sbatch=--export=NONE"], "--sbatch: --export=NONE is set by this command. Fix: leave it out"),

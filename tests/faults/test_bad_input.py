@@ -268,9 +268,9 @@ def spoil_part(folder: Path) -> str:
         config_fault("model_type is 'electra', but supported are roberta, xlm-roberta", model_type="electra"),
         config_fault("not (128, 32) of config.json", intermediate_size=128),
         config_fault("5 attention heads do not divide", num_attention_heads=5),
-        config_fault("num_attention_heads is 0, which it cannot be", num_attention_heads=0),
-        config_fault("max_position_embeddings is 2, which it cannot be", max_position_embeddings=2),
-        config_fault("hidden_dropout_prob is 3, which it cannot be", hidden_dropout_prob=3),
+        config_fault("num_attention_heads is 0, which is invalid", num_attention_heads=0),
+        config_fault("max_position_embeddings is 2, which is invalid", max_position_embeddings=2),
+        config_fault("hidden_dropout_prob is 3, which is invalid", hidden_dropout_prob=3),
         *(spoil_missing, spoil_all, spoil_head, spoil_bare, spoil_extra, spoil_part),
     ],
 )

@@ -63,8 +63,8 @@ finetune x.yaml --max-train-samples 9 => data.fraction sets
 pretrain --config x.yaml --run y => give CONFIG without an option
 pretrain x.yaml --separators x => `maskwright pretrain --help`
 data prepare x.txt --lr 5 => `maskwright data prepare --help`
-evaluate a b => `maskwright evaluate --help`
-pretrain nano --run => `maskwright pretrain --help`
+evaluate a b => see `maskwright evaluate --help`
+pretrain nano --run => see `maskwright pretrain --help`
 -V => `maskwright --help`
 pretrain nano => give --run PATH:
 pretrain --run y => give CONFIG:
@@ -258,10 +258,10 @@ pretrain CONFIG --run out --dry-run --set model.init_from=answerdotai/ModernBERT
 pretrain CONFIG --run out --from runs/two@5 => runs/two: is not there. Fix: give the folder that
 data prepare wikitext --tokenizer t --to out => hf download OWNER/wikitext --repo-type dataset
 data audit wiki/train.csv => wiki/train.csv: matches no file. Fix: check the path; quote globs in the shell
-data audit - => -: matches no file. Fix: name files: the standard input is not read
+data audit - => -: matches no file. Fix: name files, since the standard input is not read
 data prepare wiki/*.txt --tokenizer t --to out => matches no file. Fix: check the path; quote globs
 data audit hf://datasets/wikitext => got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE
-data audit nothing://a/b => no file system is known by nothing://. Fix: give a path, gs:// or s3://
+data audit nothing://a/b => no file system has the name nothing://. Fix: give a path, gs:// or s3://
 plan CONFIG --on h10 => 'h10' is not a device that `plan` supports. Fix: did you mean h100
 pretrain CONFIG --run gs:/b/run => gs:/b/run: must be a local folder
 data prepare CONFIG --tokenizer t --to gs:/b/store => gs:/b/store: must be a local folder
@@ -270,15 +270,15 @@ pretrain recipes/nano.yaml --run out => no such file. Fix: did you mean the reci
 pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c => gs:/b/c: names no folder
 pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c => http://b/c: names no folder
 env up CONFIG --dry-run => is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md
-pretrain ag-news --run out => is a recipe of `finetune`, not of `pretrain`. Fix: `maskwright finetune` takes it
-finetune small --run out => is a recipe of `pretrain`, not of `finetune`. Fix: `maskwright pretrain` takes
-finetune CONFIG --run out => is the YAML of pretraining (data.store), not of a fine-tuning run. Fix: `maskw
+pretrain ag-news --run out => is a recipe of `finetune`, not of `pretrain`. Fix: use `maskwright finetune`
+finetune small --run out => is a recipe of `pretrain`, not of `finetune`. Fix: use `maskwright pretrain`
+finetune CONFIG --run out => is the YAML of pretraining (data.store), not of a fine-tuning run. Fix: use `maskw
 pretrain RECIPES/finetune/ag-news.yaml --run out => is the YAML of a fine-tuning run (data.train), not of pretra
 plan squad --on h100 => is not here, so the length of its examples is unknown. Fix: give --examples N
 plan small --on h100 --examples 9 => --examples: has no effect for pretraining. Fix: leave it out
 plan squad --on h100 --vocab-size 9 => --vocab-size: has no effect for a fine-tuning. Fix: leave it out
 plan small --tokens 9 => Fix: add --set schedule.epochs=4 to read the text four times
-plan CONFIG --on h100 --region mars => --region: the price table has no region 'mars'. Fix: one of asia-east1
+plan CONFIG --on h100 --region mars => --region: the price table has no region 'mars'. Fix: choose one of asia-east1
 plan CONFIG --region us-central1-a
     => --region: the price table has no region 'us-central1-a'. Fix: did you mean us-central1?
 plan CONFIG --on v6:2x4 => 'v6:2x4' is not a device that `plan` supports. Fix: did you mean v6e:2x4?

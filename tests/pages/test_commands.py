@@ -35,7 +35,7 @@ INSTEAD = {"mixture": "store", "epochs": "steps"}
 """A key, and the one whose place it takes."""
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 OPERATORS = set("();<>|&")
-ELSEWHERE = ("apiVersion", "services", "steps", "file_mounts")
+ELSEWHERE = ("apiVersion", "spec", "services", "steps", "file_mounts")
 """A key that the YAML of another program has: Kubernetes, Docker Compose, Cloud Build, SkyPilot."""
 
 

@@ -194,7 +194,7 @@ def test_what_is_wrong_leaves_nothing(
         with pytest.raises(VerificationError, match="logits differ by .* in onnxruntime from transformers"):
             export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
         patch.setattr(graph, "LARGEST_FILE", 1000)
-        with pytest.raises(InputError, match="an ONNX file holds 1.0 kB at most"):
+        with pytest.raises(InputError, match="an ONNX file holds at most 1.0 kB"):
             export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "onnxruntime", None)

@@ -109,7 +109,7 @@ def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
     linear = {"kind": "linear", "decay_steps": None}
     with pytest.raises(ConfigError, match="schedule.decay_steps: null -> 10\\)"):
         refuse_changes(wsd(decay_steps=None), wsd(steps=200), "run")
-    with pytest.raises(ConfigError, match="can have more steps, linear depends on them"):
+    with pytest.raises(ConfigError, match="can have more steps, linear cannot"):
         refuse_changes(wsd(**linear), wsd(**linear, steps=200), "run")
 
 

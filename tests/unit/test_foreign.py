@@ -401,7 +401,7 @@ def test_keys_of_another_format_are_refused() -> None:
         ({"token_offset": 0}, r"a.arrow:1 .*holds id -\d+"),
         ({"token_offset": 90_000}, r"a.arrow:1 .*holds id 9\d+, but the tokenizer ends at 399"),
         ({"column": "text"}, "has no column text; it has tokens"),
-        ({"special_ids": {"bos": 0, "mask": 9}}, "mask is 9, and 4 in the tokenizer"),
+        ({"special_ids": {"bos": 0, "mask": 9}}, "mask is 9, but 4 in the tokenizer"),
         ({"tokenizer": None}, "has no tokenizer/"),
     ],
 )
@@ -546,7 +546,7 @@ def test_an_id_beyond_the_vocabulary_is_one_line(
     place, options = make(name, tmp_path / "in", documents if name == "fairseq" else beyond, tokenizer)
     if name == "fairseq":
         put(tmp_path / "in" / "bin" / "train.bin", 20, struct.pack("<H", 60_000))
-    said = r"holds id (400|60000), (the tokenizer|dict.txt) ends at 399"
+    said = r"holds id (400|60000), but (the tokenizer|dict.txt) ends at 399"
     require_refused(place, options, tokenizer, tmp_path / "store", said)
 
 

@@ -58,7 +58,7 @@ def told(values: dict[str, Any]) -> str:
         ("model.new_head=1", "is 1. Fix: give true or false; the default is false"),
         (
             "schedule.steps=3",
-            "leave no other step of the 3: the run would never peak. Fix: raise schedule.steps, or --set",
+            "leave no other step of the 3, so the run would never peak. Fix: raise schedule.steps, or --set",
         ),
         ("schedule=5", "is 5, but it is a section. Fix: give it keys: epochs, steps, kind"),
         ("logging.report_to=[tensorboard, bogus]", "report_to.1 is 'bogus'. Fix: give one of tensorboard, wandb,"),

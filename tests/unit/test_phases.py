@@ -75,7 +75,7 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
         ([{"seq_len": 64}], {}, "phases.0: does not give its end. Fix: give it either until_share or until_step"),
         ([{"until_step": 9, "seq_len": 4}], {}, "phases.0.seq_len is 4. Fix: give an integer ≥ 8"),
         ([{"until_step": 9, "seq_len": 1024}], {}, "above the 512 tokens that the model reads. Fix: lower it, or set"),
-        ([{"until_step": 9, "rows_per_step": 12}], {}, "8 virtual workers do not divide it. Fix: take 16"),
+        ([{"until_step": 9, "rows_per_step": 12}], {}, "8 virtual workers do not divide it. Fix: set 16"),
         ([{"until_step": 9, "mixture_weights": {"a": 1}}], {}, "names a, but there are no sources, because data.mix"),
         (
             [{"until_step": 9, "mixture_weights": {"a": 1}}],

@@ -126,7 +126,7 @@ def test_a_sample_is_of_the_text_alone(
             assert {piece.text for piece in found} == {*expected} and len(found) == len(expected)
             assert all(piece.is_first and piece.document == text_key(piece.text.encode()) for piece in found)
             told = capsys.readouterr().err
-            assert ("chosen by a hash of their text" in told) == (most < size)
+            assert ("chosen by a hash of the documents' text" in told) == (most < size)
 
 
 def test_the_same_documents_give_the_same_tokenizer(documents: list[str], tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def _config(folder: str) -> dict[str, Any]:
     added = os.path.join(folder, ADDED)
     tokens = storage.read_json(added) if os.path.isfile(added) else {}
     if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
-        raise TokenizerError("has no tokenizer.json, and tokens of its own", where=added, fix=SAVE_AGAIN)
+        raise TokenizerError("has tokens of its own, but no tokenizer.json", where=added, fix=SAVE_AGAIN)
     return _of_files(folder)
 
 

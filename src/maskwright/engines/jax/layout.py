@@ -7,11 +7,11 @@ complete. Both overlap with the computation of other layers. With several micro-
 sums once an update instead, whereas `fsdp`, which never holds a full gradient, does both for each micro-batch.
 
 A layer's gradients are sent as they were computed (in bf16, each to the device that holds the shard) and added up in
-fp32 there: libtpu runs an all-to-all beside matrix products (`step.BESIDE`). It replaces a reduce-scatter by an
+fp32 there: libtpu runs an all-to-all during matrix products (`step.BESIDE`). It replaces a reduce-scatter by an
 all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, whatever its options). So
 reduce-scatters are left to what comes after the last layer, with nothing left to compute: the embeddings, the head.
 
-On a v5e slice of more than 16 chips nothing is sent beside products: libtpu refuses the all-to-alls ("not supported on
+On a v5e slice of more than 16 chips nothing is sent during products: libtpu refuses the all-to-alls ("not supported on
 limited ICI") and makes all-reduces of the layers' gathers. `data` then gathers and sums once an update too.
 
 Everything runs inside one `jax.shard_map`, so this file alone decides what is local and what is sent: activations are
@@ -62,7 +62,7 @@ class ShardingLayout:
 
     @property
     def sends_beside(self) -> bool:
-        """Whether an all-to-all runs beside matrix products."""
+        """Whether an all-to-all runs during matrix products."""
         return self.chip != "TPU v5 lite" or self.devices <= 16
 
     def spec(self, name: str) -> PartitionSpec:

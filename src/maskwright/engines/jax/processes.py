@@ -195,7 +195,7 @@ def first_devices(devices: list[Any], count: int | None) -> list[Any]:
     chosen = [device for of_host in of_hosts.values() for device in of_host[:each]]
     if count not in (None, len(chosen)):
         raise ConfigError(
-            f"{count} devices were asked for, {len(devices)} on {len(of_hosts)} hosts are there",
+            f"{count} devices were requested, but there are {len(devices)} on {len(of_hosts)} hosts",
             where="engine.devices",
             fix="give a multiple of the number of hosts, or leave it out for all; docs/tpu.md shows how to use one "
             "host or chip of a slice",
