@@ -315,8 +315,13 @@ def test_arms_that_read_other_test_questions_are_not_compared() -> None:
         plan._require_same_test([short, long], [short], "b")
 
 
-def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path) -> None:
-    made = read([model], [str(task)], "new", base="random", budget=Budget((1e-3,), 6))
+def test_the_page_says_where_budgets_are_not_equal(
+    model: str, task: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seeds, warned in ((5, "with 5 seeds, 1 comparison cannot conclude anything. Fix: give --seeds 6"), (6, "")):
+        made = read([model], [str(task)], "new", base="random", budget=Budget((1e-3,), seeds))
+        said = capsys.readouterr().err
+        assert warned in said and ("conclude" in said) is bool(warned)
     (own,) = made.tasks
     assert _protocol(made).budget == (
         "The same for every arm. foxes: 10 steps of 16 examples (1.98 epochs), rows up to 32 tokens. "

@@ -504,7 +504,7 @@ def test_an_example_that_holds_personal_data_is_found_with_masks_too(tokenizer: 
     sources = Sources([str(tmp_path / "a.jsonl")])
     ready = prepared(sources, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
     counts = ready.manifest["counts"]
-    assert counts["left_out"] == {"contamination: holds an evaluation example": 1}
+    assert counts["left_out"] == {"contamination: shares words with an evaluation example": 1}
     assert counts["changed"] == {"email": 1}
 
 
@@ -581,7 +581,7 @@ def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: st
     counts = ready.manifest["counts"]
     assert counts["left_out"] == {
         "near duplicates": 2,
-        "contamination: holds an evaluation example": 1,
+        "contamination: shares words with an evaluation example": 1,
         "gopher: fewer than 50 words": 1,
         "language: de": 1,
     }
@@ -595,7 +595,7 @@ def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: st
     assert [example.split(": ")[0] for example in near] == [
         f"{messy}:{a} (like {messy}:{b})" for a, b in ((31, 5), (36, 10))
     ]
-    example = result.left_out["contamination: holds an evaluation example"].examples[0]
+    example = result.left_out["contamination: shares words with an evaluation example"].examples[0]
     assert example.startswith(f"{messy}:35 ({messy.parent}/test.csv:2): ")
     page = Page(document.html(audit_page.TITLE, audit_page.sections(result)))  # which has no links, scripts or pictures
     assert not {tag for tag, _ in page.elements} & {"a", "img", "link", "script", "iframe"}

@@ -80,13 +80,16 @@ def test_threads_that_begin_and_end_meanwhile_are_left_out(tmp_path: Path) -> No
     assert contention.look() is None
 
 
-def test_who_waits_passively_is_told_to_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+@pytest.mark.parametrize(("policy", "others", "end"), [("PASSIVE", ["t11"], "slowest thread"), ("ACTIVE", [], "seconds")])
+def test_who_waits_passively_or_for_nobody_is_told_to_end_the_others(
+    policy: str, others: list[str], end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     machine = Machine(tmp_path)
     contention = machine.contention()
-    machine.passes(60.0, t10=(0.5, 0.5))
+    machine.passes(60.0, **dict.fromkeys(["t10", *others], (0.5, 0.5)))
     said = contention.look()
-    assert said and said.endswith("Fix: end them")
+    assert said and said.endswith(f"{end}. Fix: end them")
 
 
 def test_a_system_that_does_not_tell(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ def test_too_few_seeds_cannot_conclude_and_say_why() -> None:
     assert wording.headline(report.comparisons[0]) == "Cannot conclude whether arm 1 helped on task."
     answer = wording.explanation(report.comparisons[0], results, report)
     assert "with 3 seeds, the smallest possible p is 0.25; one comparison takes at least 6 seeds." in answer
+    assert wording.metric_name(replace(results.tasks[0], metric="f1")) == 'F1 score of "yes"'
 
 
 def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -> None:

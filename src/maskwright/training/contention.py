@@ -16,11 +16,11 @@ LEAST_SHARE = 0.15
 COMPUTES_SHARE = 0.5
 """Threads that run or wait to run this much of the time are counted as compute threads. A thread that saves in the
 background does not count, since it waits for our own threads."""
+PASSIVE = "end them"
 FIX = (
-    "end them, or start again with OMP_WAIT_POLICY=passive in the environment, which loses less to others, is slower "
+    f"{PASSIVE}, or start again with OMP_WAIT_POLICY=passive in the environment, which loses less to others, is slower "
     "alone, and changes no number"
 )
-PASSIVE = "end them"
 
 
 class Contention:
@@ -52,10 +52,12 @@ class Contention:
         if quota_ran_out or len(shares) > self._cores() or max(shares, default=0.0) < LEAST_SHARE:
             return None
         self._said = True
-        fix = PASSIVE if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else FIX
+        alone = len(shares) == 1
+        passive = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
         return (
             f"other programs compute on this run's cores: a thread waited for {max(shares):.0%} of the last "
-            f"{seconds:.0f} seconds, and each step waits for its slowest thread. Fix: {fix}"
+            f"{seconds:.0f} seconds{'' if alone else ', and each step waits for its slowest thread'}. "
+            f"Fix: {PASSIVE if alone or passive else FIX}"
         )
 
     def _begin(self) -> None:

@@ -16,7 +16,6 @@ from maskwright.verdict.results import ComparedTask, Results, labels_of
 METRICS = {
     "accuracy": "accuracy",
     "matthews_corrcoef": "Matthews correlation",
-    "f1": "F1 score",
     "f1_macro": "macro F1 score",
     "f1_micro": "micro F1 score",
     "pearson": "Pearson correlation",
@@ -28,6 +27,8 @@ METRICS = {
 def metric_name(task: ComparedTask) -> str:
     if task.score:
         return task.score
+    if task.metric == "f1":
+        return f'F1 score of "{task.labels[task.positive]}"'
     return "span F1 score" if (task.kind, task.metric) == ("spans", "f1_micro") else METRICS[task.metric]
 
 

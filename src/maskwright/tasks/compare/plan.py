@@ -12,7 +12,7 @@ from typing import Any, cast
 from maskwright.config.finetuning import OF_A_COMPARISON, FinetuneConfig
 from maskwright.config.retrieval import RetrievalConfig, read_task_config
 from maskwright.core import storage
-from maskwright.core.console import note, warn
+from maskwright.core.console import note, several, warn
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.extras import require
 from maskwright.labels.dataset import Dataset, read_dataset
@@ -27,6 +27,7 @@ from maskwright.tasks.finetune.objective import chosen_metric
 from maskwright.tasks.finetune.prepare import FinetuneRun, prepare_finetuning, weights_digest, with_its_splits
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.text.vocabulary import tokenizer_file
+from maskwright.verdict.statistics import least_seeds
 
 NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no metric of `labels.scoring`."""
@@ -158,6 +159,11 @@ def read(
     configs = {name: _with_test(config, named[name]) for name, config in configs.items()}
     known = _read_models(starts)
     tasks = tuple(_read_task(name, named[name], config, known) for name, config in configs.items())
+    comparisons = len(tasks) * (len(starts) - 1)
+    needed = least_seeds(comparisons)
+    if len(with_model.locations) == 1 and budget.seeds < needed:
+        what = f"with {several(budget.seeds, 'seed')}, {several(comparisons, 'comparison')} cannot conclude anything"
+        warn(f"{what}. Fix: give --seeds {needed} or more, and a new folder with --to")
     return ComparisonPlan(os.path.abspath(folder), starts, known, tasks, budget, tuple(overrides))
 
 

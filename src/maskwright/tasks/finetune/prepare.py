@@ -252,6 +252,9 @@ class FinetuneRun:
         tokens = len(self.train.packer.encoded.ids)
         splits = ", ".join(f"{count:,} {split}" for split, count in sizes.items())
         labels = f", {len(self.dataset.labels)} labels" if self.dataset.labels else ""
+        metric = chosen_metric(config, self.dataset.labels)
+        if (config.task.kind, metric) == ("single_label_classification", "f1"):
+            metric = f"f1 of '{self.dataset.labels[1]}', the second of task.labels"
         steps = config.steps
         epochs = steps * config.batch.examples / len(self.train.packer.encoded)
         return "\n".join(
@@ -259,8 +262,7 @@ class FinetuneRun:
                 f"model: {class_name(model)}, {model.num_hidden_layers} layers x {model.hidden_size}, "
                 f"{human_count(parameters)} parameters",
                 f"data: {splits} examples{labels}; {human_count(tokens)} training tokens",
-                f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by "
-                f"{chosen_metric(config, self.dataset.labels)}",
+                f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by {metric}",
                 memory_and_disk(self, processes),
             ]
         )

@@ -136,7 +136,7 @@ class Cleaner:
             examples = self._contamination.examples_in([current[index].utf8 for index in kept_idxs])
             for index, example in zip(kept_idxs, examples, strict=True):
                 if example:
-                    reasons[index], details[index] = "contamination: holds an evaluation example", example
+                    reasons[index], details[index] = "contamination: shares words with an evaluation example", example
         kept_idxs = [index for index, reason in enumerate(reasons) if not reason]
         texts = [current[index].utf8 for index in kept_idxs]
         if self.options.masked:
