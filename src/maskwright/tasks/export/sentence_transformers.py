@@ -210,11 +210,11 @@ def _later_modules(model: TrainedModel, kind: Kind) -> list[tuple[str, dict[str,
     """(class below `sentence_transformers`, settings) of the modules after the first."""
     settings: dict[str, Any]
     if kind == "dense":
-        pooling = pooling_of(model.tokenizer_folder)
-        mode = "cls" if pooling.of_first_token else "mean"
+        of_first_token, normalized = pooling_of(model.tokenizer_folder)
+        mode = "cls" if of_first_token else "mean"
         settings = {"embedding_dimension": model.config.hidden_size, "pooling_mode": mode, "include_prompt": True}
         vector = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
-        normalize = [("base.modules.normalize.Normalize", vector)] if pooling.normalized else []
+        normalize = [("base.modules.normalize.Normalize", vector)] if normalized else []
         return [("sentence_transformer.modules.pooling.Pooling", settings), *normalize]
     if kind == "sparse":
         settings = {"embedding_dimension": model.config.vocab_size, "pooling_strategy": "max"}
