@@ -77,7 +77,7 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     assert f"hf://team/base is commit {commit}" in first.err and f"continuing from {address}" in first.err
     pooling = {"modules.json", "1_Pooling/config.json"}
     assert hub.downloaded() == {"config.json", "tokenizer.json", "model.safetensors", *pooling}
-    assert pooling_of(hub_task.local(address)).of_first_token
+    assert pooling_of(hub_task.local(address)) == (True, False)
     assert f"warning: {address}: its modules.json makes other vectors than the mean, which `embed`" in first.err
     record = json.loads((out / "config.resolved.json").read_text())
     assert record["began_from"] == {"location": address, "sha256s": {"model.safetensors": weights}}

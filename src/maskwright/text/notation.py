@@ -15,17 +15,11 @@ MANY = 0.1
 """Share of documents from which on there is a warning."""
 NOTATIONS = {
     "list": (
-        "are lists with brackets and quotes, which become tokens",
+        "are lists with brackets and quotes",
         'save them as JSON lines, such as {"text": ["first", "second"]}, where lists of words become text',
     ),
-    "object": (
-        "are objects with keys, as in JSON, which become tokens",
-        "save them as JSON lines in a file whose name ends in .jsonl",
-    ),
-    "markup": (
-        "have tags of HTML or XML, which become tokens",
-        "extract the text first, such as with trafilatura or BeautifulSoup",
-    ),
+    "object": ("are objects with keys, as in JSON", "save them as JSON lines in a file whose name ends in .jsonl"),
+    "markup": ("have tags of HTML or XML", "extract the text first, such as with trafilatura or BeautifulSoup"),
     "overlap": (
         "begin inside the document before, so that held-out text is trained on too and its loss is too low",
         "cut the text without overlap, or hold whole files out with --valid-files",
@@ -54,11 +48,10 @@ def notation_of(text: str) -> str:
 
 
 def overlaps(before: str, text: str) -> bool:
-    """Whether a text begins inside the one before it, as overlapping windows of a sequence do: not where it does, as
-    with a common header, and not with a run of few letters."""
+    """Whether a text begins inside the one before, as overlapping windows do: not where that begins, nor in a run."""
     head = text[:HEAD_CHARACTERS]
     return (
-        before.find(head, 1) > 0 and len(head) == HEAD_CHARACTERS and len({*head}) > 3 and not before.startswith(head)
+        before.find(head, 1) > 0 and not before.startswith(head) and len(head) == HEAD_CHARACTERS and len({*head}) > 3
     )
 
 
@@ -81,5 +74,6 @@ def warn_of_notations(documents: int, noted: Noted) -> None:
     """Warns of each notation that many of the documents are in."""
     for kind, (count, first) in noted.items():
         what, fix = NOTATIONS[kind]
+        what += "" if kind == "overlap" else ", which become tokens"
         if count > MANY * documents:
             warn(f"{count:,} of {documents:,} documents {what}, such as {first} …; {fix}")

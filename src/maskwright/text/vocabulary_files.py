@@ -53,7 +53,8 @@ def files_of(folder: str) -> tuple[str, ...]:
 def create_from(folder: str, names: tuple[str, ...]) -> str:
     """Creates the `tokenizer.json` unless it exists, and returns its path. Raises `TokenizerError` for ambiguous
     files, and for a class that does more than they say."""
-    _require_class(folder, names)
+    config = _config(folder)
+    _require_class(folder, names, config)
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
     is_sentencepiece = names[0].endswith(SENTENCEPIECE_ENDING)
     of_model = ["config.json"] if is_sentencepiece and os.path.isfile(os.path.join(folder, "config.json")) else []
@@ -62,7 +63,6 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     path = os.path.join(cached, "tokenizer.json")
     if os.path.isfile(path):
         return path
-    config = _config(folder)
     is_esm = names == WORDPIECE_FILES and _is_esm(folder, config)
     if is_sentencepiece:
         content = _sentencepiece(folder, names[0], config)
@@ -82,8 +82,7 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     return path
 
 
-def _require_class(folder: str, names: tuple[str, ...]) -> None:
-    config = _of_files(folder)
+def _require_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) -> None:
     named = config.get("tokenizer_class") or _of_model(folder).get("tokenizer_class") or ""
     kind, known = str(named).removesuffix("Fast"), [f"{name}Tokenizer" for name in CLASSES.get(names, "").split()]
     if not known or kind in (*ANY_CLASS, *known):
@@ -103,20 +102,15 @@ def _of_model(folder: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _of_files(folder: str) -> dict[str, Any]:
-    """The entries of `CONFIG_FILES`; the first file wins."""
-    config: dict[str, Any] = {}
-    for _, content in reversed([*config_files(folder)]):
-        config |= content
-    return config
-
-
 def _config(folder: str) -> dict[str, Any]:
     added = os.path.join(folder, ADDED)
     tokens = storage.read_json(added) if os.path.isfile(added) else {}
     if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
         raise TokenizerError("has tokens of its own, but no tokenizer.json", where=added, fix=SAVE_AGAIN)
-    return _of_files(folder)
+    config: dict[str, Any] = {}
+    for _, content in reversed([*config_files(folder)]):
+        config |= content
+    return config
 
 
 def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str) -> dict[str, str]:

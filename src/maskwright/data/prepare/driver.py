@@ -82,10 +82,8 @@ class _Preparation:
             warn_of_faults(self.request.tokenizer)
             self._say_spacing()
             self.parts = split(self.runner, self.work, self.parts)
-            normalizer = load_tokenizer(
-                self.request.tokenizer, special_tokens_are_text=True, adds_spaces=False
-            ).normalizer
-            warn_of_dropped_marks(self.request.tokenizer, normalizer, self._texts())
+            words = load_tokenizer(self.request.tokenizer, special_tokens_are_text=True, adds_spaces=False)
+            warn_of_dropped_marks(self.request.tokenizer, words.normalizer, self._texts())
             self._warn_of_disk()
             self._warn_of_other_splits()
             if self.request.cleaning:

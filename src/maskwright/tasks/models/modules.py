@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core import storage
@@ -17,20 +16,11 @@ MEAN, FIRST_TOKEN = ("mean", "pooling_mode_mean_tokens"), ("cls", "pooling_mode_
 """Values and, before version 6, keys of a pooling's settings."""
 
 
-@dataclass(frozen=True)
-class Pooling:
-    """The mean of a text's last hidden states, special tokens included, or the state of its first token."""
-
-    of_first_token: bool = False
-    normalized: bool = False
-    """Whether the vector is divided by its length."""
-
-
-def pooling_of(folder: str) -> Pooling:
-    """As the modules of a folder say; the mean without them. Raises `InputError` for others than a pooling of the mean
-    or the first token and a normalization."""
+def pooling_of(folder: str) -> tuple[bool, bool]:
+    """(whether a vector is the state of the first token, instead of the mean over all; whether it is divided by its
+    length), as the modules of a folder say. Raises `InputError` for modules that do more."""
     kinds = {str(one.get("type")).rpartition(".")[2]: str(one.get("path")) for one in _read(folder, MODULES) or ()}
-    pooling = _read(folder, kinds["Pooling"], "config.json") if "Pooling" in kinds else {}
+    pooling = _read(folder, kinds.get("Pooling", MODULES), "config.json") or {}
     on = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
     modes, first = [pooling["pooling_mode"]] if "pooling_mode" in pooling else on, _read(folder, FIRST) or {}
     more = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
@@ -38,16 +28,17 @@ def pooling_of(folder: str) -> Pooling:
     more += ["lower case"] if first.get("do_lower_case") else []
     if more or len(modes) > 1:
         what = f"makes vectors by {', '.join(more or modes)}, which only sentence-transformers computes"
-        fix = "use SentenceTransformer(FOLDER).encode(texts); or, for the mean of the last hidden states, remove "
-        fix += MODULES
+        fix = (
+            f"use SentenceTransformer(FOLDER).encode(texts); or, for means of the last hidden states, remove {MODULES}"
+        )
         raise InputError(what, where=folder, fix=fix)
-    return Pooling(bool(modes) and modes[0] in FIRST_TOKEN, "Normalize" in kinds)
+    return bool(modes) and modes[0] in FIRST_TOKEN, "Normalize" in kinds
 
 
 def does_more(folder: str) -> bool:
     """Whether the modules make another vector than the mean, up to its length."""
     try:
-        return pooling_of(folder).of_first_token
+        return pooling_of(folder)[0]
     except InputError:
         return True
 

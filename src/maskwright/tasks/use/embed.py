@@ -45,8 +45,8 @@ def vectors(
     from maskwright.engines.torch.pooling import pooler
     from maskwright.engines.torch.prepare import choose_device
 
-    pooling, parts, cut = pooling_of(model.tokenizer_folder), [], 0
-    pool = pooler(model.config, model.parameters, choose_device(device, "device"), pooling.of_first_token)
+    (of_first_token, normalized), parts, cut = pooling_of(model.tokenizer_folder), [], 0
+    pool = pooler(model.config, model.parameters, choose_device(device, "device"), of_first_token)
     with progress("embed", len(examples), "texts") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = examples[first : first + EXAMPLES_AT_ONCE]
@@ -59,4 +59,4 @@ def vectors(
     if cut:
         warn(what_is_cut(cut, max_seq_len))
     found = np.concatenate(parts)
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12) if pooling.normalized else found
+    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12) if normalized else found
