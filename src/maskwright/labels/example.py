@@ -52,11 +52,12 @@ class Example:
         parts = [*self.words] if self.words else [self.text, self.text_pair or ""]
         return "\0".join(" ".join(part.split()) for part in parts)
 
-
     @property
     def folded(self) -> str:
         """`content` without the order of a pair and without what `folded` leaves out."""
-        return "\0".join(map(folded, self.words) if self.words else sorted([folded(self.text), folded(self.text_pair or "")]))
+        return "\0".join(
+            map(folded, self.words) if self.words else sorted([folded(self.text), folded(self.text_pair or "")])
+        )
 
 
 class _NoPunctuation(dict[int, int | None]):

@@ -2,7 +2,8 @@
 
 The choice depends on the seed and the texts alone, by keyed random numbers over their hash. So the order of lines and
 the number of files do not matter, texts that are equal but for case, white space and punctuation stay on one side (no
-validation text is trained on), and a smaller share lies inside every larger one. A shuffle by index would guarantee none of this.
+validation text is trained on), and a smaller share lies inside every larger one. A shuffle by index would guarantee
+none of this.
 """
 
 from __future__ import annotations

@@ -164,7 +164,10 @@ def _read_one_rope(written: Written, *, unset: float) -> dict[str, Any]:
 
 def _write_one_rope(config: ModelConfig) -> dict[str, Any]:
     """With the keys of transformers 5 and of older ones, which would take their default base."""
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}, "rope_theta": config.rope_theta}
+    return {
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "rope_theta": config.rope_theta,
+    }
 
 
 def _read_eurobert(written: Written) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Folders for the four kinds of model of `sentence-transformers`: `modules.json` names the modules, and each has its
-settings. A dense one is in the form of before version 5.4, which later versions read as well, and in which alone servers
-such as vLLM and text-embeddings-inference find the pooling. The others are in the form in which version 6 saves them.
+settings. A dense one is in the form of before version 5.4, which later versions read as well, and which older servers,
+such as vLLM and text-embeddings-inference, need to find the pooling. The others are in the form of version 6.
 
 Only `rerank` may add weights to the model's: a new head if it has learned no task."""
 
