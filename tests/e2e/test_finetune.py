@@ -166,13 +166,22 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
     assert line.endswith("odd.jsonl:41 has '\u2603', which is in none of its tokens")
     capsys.readouterr()
     for outcomes, said in (((0,) * 21, True), ((0,) * 20 + (1,), False)):
-        ready._warn_of_one_prediction("validation", Predictions(outcomes, None), ready.dataset.validation)
+        ready._warn_of_predictions("validation", Predictions(outcomes, None), ready.dataset.validation, {})
         assert ("every prediction is the same" in capsys.readouterr().err) == said
+    names, train_examples = ready.dataset.labels, ready.dataset.train
+    turned = tuple((names.index(one.labels[0]) + 1) % len(names) for one in train_examples)
+    ready._warn_of_predictions("test", Predictions(turned, None), train_examples, {})
+    assert "test: most examples of" in capsys.readouterr().err
+    number = prepared(make("regression"))
+    values = np.array([one.value for one in number.dataset.validation])
+    for mse, said in ((float(values.var()) * 1.1, True), (float(values.var()) / 2, False)):
+        number._warn_of_predictions("test", Predictions(tuple(values), None), number.dataset.validation, {"mse": mse})
+        assert ("no nearer to the labels than their mean" in " ".join(capsys.readouterr().err.split())) == said
     several = prepared(make("multi_label_classification"))
     gold = [bool(example.labels) for example in several.dataset.validation]
     shares = np.where(gold, 0.25, 0.1)[:, None].repeat(2, 1).astype(np.float32)
     none = Predictions(((),) * len(gold), shares)
-    several._warn_of_one_prediction("validation", none, several.dataset.validation)
+    several._warn_of_predictions("validation", none, several.dataset.validation, {})
     said_of_labels = " ".join(capsys.readouterr().err.split())
     assert "every text gets no label: the probabilities are 0.100 to 0.250, the task.threshold 0.5. " in said_of_labels
     assert "set task.threshold: 0.24, with which f1_micro would be 0." in said_of_labels
@@ -414,7 +423,9 @@ def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., Finetu
         np.array_equal(value, first.parameters[name]) for name, value in same_labels.starting_state().parameters.items()
     )
     number = prepared(make("regression", model={"init_from": str(tmp_path / "first")}))
-    found = number.starting_state().parameters
+    found, numbers = number.starting_state().parameters, [one.value for one in number.dataset.train]
+    last = [name for name in found if name.startswith("classifier.") and "dense" not in name and name.endswith("bias")]
+    assert [found[name].tolist() for name in last] == [[pytest.approx(np.mean(numbers))]] and np.mean(numbers) > 0.1
     assert found["classifier.out_proj.weight"].shape == (1, 128)
     assert np.array_equal(found["classifier.dense.weight"], first.parameters["classifier.dense.weight"])
     fresh = prepared(make(model={"init_from": str(tmp_path / "first"), "weights": "random"}))

@@ -372,7 +372,11 @@ def test_weights_that_compute_otherwise_than_in_transformers_are_not_imported(
 
     monkeypatch.setattr("maskwright.tasks.importing.weights.read_model_folder", lifted)
     state = {name: torch.from_numpy(value) for name, value in drawn(SHAPE).items()}
-    with nullcontext() if is_taken else pytest.raises(VerificationError, match=r"differ from transformers' by (0\.0002|nan)"):
+    with (
+        nullcontext()
+        if is_taken
+        else pytest.raises(VerificationError, match=r"differ from transformers' by (0\.0002|nan)")
+    ):
         import_weights(str(pickled_folder(folder, state)), str(tmp_path / "new"))
     assert (tmp_path / "new").exists() is is_taken
 

@@ -397,7 +397,10 @@ def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_sh
 def test_a_changed_length_is_put_right_by_steps_also_where_the_file_has_epochs(config: Config, tmp_path: Path) -> None:
     run, keys = tmp_path / "run", {"checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
     task.pretrain(config(schedule={"epochs": 0.05, "kind": "wsd"}, **keys), str(run))
-    for epochs, fix in ((0.04, "with (--set .*=11), or"), (0.1, f"--from {run}@8 (.*=13) --set schedule.warmup_steps=0")):
+    for epochs, fix in (
+        (0.04, "with (--set .*=11), or"),
+        (0.1, f"--from {run}@8 (.*=13) --set schedule.warmup_steps=0"),
+    ):
         with pytest.raises(ConfigError) as refused:
             dry_run(config(schedule={"epochs": epochs, "kind": "wsd"}, **keys), str(run))
         found = re.search(fix, str(refused.value))

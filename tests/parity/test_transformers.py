@@ -673,7 +673,14 @@ def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path: P
     assert (read.rope_theta, read.local_rope_theta, read.local_layers) == (160_000.0, 10_000.0, 14)
     assert read_hf_config(str(tmp_path / "old")) == read
     storage.write_json(str(tmp_path / "old" / "config.json"), values | old | {"local_rope_theta": 160_000.0})
-    assert read_hf_config(str(tmp_path / "old")) == replace(read, local_rope_theta=160_000.0)  # as mmBERT's
+    other = replace(read, local_rope_theta=160_000.0)  # as mmBERT's
+    assert read_hf_config(str(tmp_path / "old")) == other
+    for kind, keys in (("modernbert", ["global_rope_theta", "local_rope_theta"]), ("eurobert", ["rope_theta"])):
+        config = replace(other, rope_theta=7e3) if kind == "modernbert" else replace(SHAPES[kind], rope_theta=7e3)
+        written = to_hf_config(config)
+        assert [written[key] for key in keys] == [7e3, 160_000.0][
+            : len(keys)
+        ]  # transformers before 5 reads these alone
 
 
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {

@@ -15,7 +15,7 @@ from sklearn import metrics as sk
 
 from maskwright.config.finetuning import Task
 from maskwright.labels.answers import exact_match, overlap_f1
-from maskwright.labels.by_label import calibration, classification_report, confusion_matrix, reliability
+from maskwright.labels.by_label import calibration, classification_report, confusion_matrix, exchanged, reliability
 from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import (
@@ -140,6 +140,24 @@ def test_numbers_are_judged_as_scipy_does() -> None:
     }
     assert measured == pytest.approx(expected, rel=1e-6)
     assert calibration(task, (), examples, found) is None and not classification_report(task, (), examples, found)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ([[0, 9, 1], [0, 1, 9], [9, 0, 0]], "3 labels are predicted as another of them ('O' as 'B-PER', 'B-PER' as"),
+        (
+            [[9, 0, 0], [0, 1, 9], [0, 9, 1]],
+            "2 labels are predicted as another of them ('B-PER' as 'I-PER', 'I-PER' as",
+        ),
+        ([[0, 9, 0], [0, 9, 0], [0, 9, 0]], None),
+        ([[9, 0, 0], [0, 5, 5], [0, 9, 1]], None),
+        ([[0, 4, 0], [4, 0, 0], [0, 0, 9]], None),
+    ],
+)
+def test_labels_in_another_order_are_told(table: list[list[int]], said: str | None) -> None:
+    found = exchanged(TAGS[:3], np.array(table))
+    assert found is None if said is None else said in str(found) and str(found).endswith("accuracy would be 0.9310")
 
 
 # ---- words -------------------------------------------------------------------------------------------------------

@@ -358,6 +358,13 @@ def test_lines_of_fasttext_and_lines_of_text(tmp_path: Path) -> None:
         unlabelled = read_examples(str(path), reading(path, SEVERAL, labelled=False))
         assert [(one.text, one.labels) for one in unlabelled] == [(text, ()) for text in texts]
     path = tmp_path / "a.txt"
+    for content, words in (
+        ("Eva paid.\nLima (Peru) too\n\n", [("Eva", "paid", "."), ("Lima", "(", "Peru", ")", "too")]),
+        ("Eva\npaid.\n", [("Eva", "paid.")]),
+        ("Eva X\npaid. O\n\nLima X\n", [("Eva", "paid."), ("Lima",)]),
+    ):
+        path.write_text(content)
+        assert [one.words for one in read_examples(str(path), reading(path, TOKENS, labelled=False))] == words
     path.write_text("__label__2 good\n__label__1 bad\n")
     assert [one.labels for one in read(path, Task(labels={1: "neg", 2: "pos"}))] == [("pos",), ("neg",)]
     assert "FILE: has fastText's lines, not columns" in fails(path, label="label")

@@ -15,8 +15,9 @@ import pytest
 
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
+from maskwright.labels.annotations import cut_otherwise
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.example import Answer, Example, Reading
+from maskwright.labels.example import Answer, Example, Reading, folded
 from maskwright.labels.files import with_splits
 from maskwright.labels.names import in_order, in_terms_of, odd_labels, tag_scheme
 from maskwright.labels.report import examine
@@ -91,6 +92,25 @@ def test_nothing_is_held_out_that_training_sees_or_needs(task: Task) -> None:
     assert {one.line for one in hold_out(examples, task, 2, 0.1)[1]} != {one.line for one in validation}
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("The cat sat.", None), ("the CAT  sat", None)),
+        (("“Où?” — ici…", None), ("Où ici", None)),
+        (("Ａｂ１", None), ("ab1", None)),
+        (("A cat.", "A dog."), ("a dog", "a cat")),
+    ],
+)
+def test_nearly_equal_texts_stay_on_one_side(one: tuple[str, str | None], other: tuple[str, str | None]) -> None:
+    for seed in range(6):
+        texts = [(f"t{n}", None) for n in range(10)] + [one, other] * 5
+        examples = [Example("a", line, *text, labels=("x",)) for line, text in enumerate(texts)]
+        train, validation = hold_out(examples, SINGLE, seed, 0.5)
+        assert {sum(example.line >= 10 for example in side) for side in (train, validation)} == {0, 10}
+    different = {"कि", "की", "😀", "😡", "?!", "a1", "a2"}
+    assert set(map(folded, different)) == different
+
+
 def test_splits_do_not_depend_on_the_order_of_lines() -> None:
     examples = some(SINGLE)
     shuffled = random.Random(0).sample(examples, len(examples))
@@ -148,6 +168,12 @@ def test_schemes_of_tags_are_told_apart(tags: str, said: str) -> None:
     assert found.startswith(said) and ("to judge entities" in found) == ("If" in said or "Give" in said)
 
 
+def test_words_that_predict_would_cut_are_noted() -> None:
+    whole, cut = Example("a", 1, words=("Eva",) * 60), Example("a", 2, words=("paid", "U.S."))
+    assert cut_otherwise([whole] * 3) is None and cut_otherwise([whole, replace(cut, text="paid U.S.")]) is None
+    assert str(cut_otherwise([whole, cut])).startswith("1.6% of the words, such as 'U.S.', are several where `predict`")
+
+
 # ---- whole data sets ---------------------------------------------------------------------------------------------
 
 
@@ -164,7 +190,9 @@ def dataset(folder: Path, task: Task = SINGLE, data: dict[str, Any] | None = Non
 
 
 def test_duplicates_conflicts_and_leaks_are_counted_and_placed(tmp_path: Path) -> None:
-    found = dataset(tmp_path, train="a x, b y, a x, a  y, c x, a z", validation="d x, b x, b y", test="e x, d x")
+    found = dataset(
+        tmp_path, train="a x, b y, a x, a  y, c x, a z", validation="d x, b x, b y", test="e x, d x, « D! x"
+    )
     folder = str(tmp_path)
     assert [str(one).replace(f"{folder}/", "") for one in found.report.findings] == [
         "train: 1 example repeats an earlier one with its label (train.tsv:4 as line 2)",
@@ -173,9 +201,10 @@ def test_duplicates_conflicts_and_leaks_are_counted_and_placed(tmp_path: Path) -
         "validation: 1 example repeats an earlier text with another label (validation.tsv:4 'y' as line 3 'x')",
         "validation: 2 examples repeat a text of the train split, 1 with another label "
         "(validation.tsv:3 'x' as train.tsv:3 'y', validation.tsv:4 as train.tsv:3)",
-        "test: 1 example repeats a text of the validation split (test.tsv:3 as validation.tsv:2)",
+        "test: 2 examples repeat a text of the validation split, 1 with other case, spaces, punctuation or order "
+        "(test.tsv:3 as validation.tsv:2, test.tsv:4 as validation.tsv:2)",
     ]
-    assert found.report.sizes == {"train": 6, "validation": 3, "test": 2}
+    assert found.report.sizes == {"train": 6, "validation": 3, "test": 3}
     assert found.report.counts["train"] == {"x": 3, "y": 2, "z": 1}
     assert found.report.warnings() == list(map(str, found.report.findings))
 

@@ -344,7 +344,10 @@ def test_evaluate_judges_fine_tuned_models(
     assert command(["evaluate", str(tmp_path / "model"), "--input", *by_number, "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == 22 / 25
     mistakes: list[tuple[list[str], str]] = [
-        ([], "has neither data.test nor data.validation; its results.json lists the scores on its held-out examples. Fix"),
+        (
+            [],
+            "has neither data.test nor data.validation; its results.json lists the scores on its held-out examples. Fix",
+        ),
         (
             ["--input", str(texts)],
             f"{texts}:1: has no column with a usual name for the labels (columns: text). Fix: name it as --label",

@@ -99,6 +99,17 @@ def in_words(example: Example, text: str) -> Example:
     return replace(with_tags(example, words, (), labelled=False), text=text)
 
 
+def cut_otherwise(examples: Sequence[Example]) -> str | None:
+    """A sentence on words that are several by `word_offsets`, if they are more than a hundredth of those that the user
+    has cut."""
+    words = [word for example in examples if not example.text for word in example.words]
+    several = [word for word in words if len(word_offsets(word)) > 1]
+    if len(several) <= len(words) / 100:
+        return None
+    what = f"{len(several) / len(words):.1%} of the words, such as '{several[0]:.30}', are several where `predict` gets"
+    return f"{what} texts, which it cuts at white space and punctuation: give it words that are cut as these"
+
+
 def spans_in(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
     """The spans that the tags of a text's words mark, by characters."""
     offsets = word_offsets(text)

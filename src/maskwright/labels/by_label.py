@@ -15,6 +15,8 @@ from maskwright.labels.metrics import KINDS, Predictions, entity_counts, gold_ou
 from maskwright.labels.spans import mark_spans
 
 BINS = 15
+FEW = 5
+"""Examples of a label from which `exchanged` counts it."""
 CLASSES = ("single_label_classification", "multi_label_classification", "token_classification")
 """Kinds of task whose results have labels."""
 
@@ -96,6 +98,27 @@ def confusion_matrix(
     pairs = np.array([gold, outcomes], np.int64).reshape(2, -1)
     np.add.at(table, tuple(pairs[:, pairs[1] >= 0]), 1)
     return table
+
+
+def exchanged(labels: Sequence[str], table: NDArray[np.int64]) -> str | None:
+    """A sentence on labels that take each other's places in a confusion matrix, as where the model numbers them in
+    another order than the file: more than half of each one's examples, at least `FEW`, are predicted as the next."""
+    moved = {
+        gold: int(row.argmax())
+        for gold, row in enumerate(table)
+        if row.sum() >= FEW and 2 * row.max() > row.sum() and row.argmax() != gold
+    }
+    while moved and (kept := {a: b for a, b in moved.items() if b in moved and a in moved.values()}) != moved:
+        moved = kept
+    if not moved:
+        return None
+    shown = ", ".join(f"'{labels[gold]}' as '{labels[other]}'" for gold, other in list(moved.items())[:3])
+    right = sum(table[gold, moved.get(gold, gold)] for gold in range(len(labels))) / table.sum()
+    return (
+        f"most examples of {len(moved)} labels are predicted as another of them ({shown}{', …' * (len(moved) > 3)}): "
+        "the file and the model seem to mean different classes by these names. Exchanged, accuracy would be "
+        f"{right:.4f}"
+    )
 
 
 def calibration(

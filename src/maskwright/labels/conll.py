@@ -66,6 +66,14 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
             reading.fault(f"{name}:{line}", error.what, error.fix)
 
 
+def has_texts(name: str, reading: Reading) -> bool:
+    """Whether a file without tags holds a text on each line: lines of different lengths, none blank between them."""
+    lengths = [len(line.split()) for _, line in numbered_lines(name, reading.encoding)]
+    while lengths and not lengths[-1]:
+        lengths.pop()
+    return 0 not in lengths and len({*lengths}) > 1
+
+
 def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:
     """Numbered rows of cells, without CoNLL-U's words `1-2` and `1.1`, which are not words of the text. `-DOCSTART-`
     and comments, such as `# newdoc` and `#end document`, end a sentence as blank lines do."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core import storage
 from maskwright.core.errors import InputError
+from maskwright.labels.annotations import cut_otherwise
 from maskwright.labels.encode import without_long_questions
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.files import another_file, split_files
@@ -83,6 +84,8 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         reading.note(f"{len(train):,} of {train_size:,} training examples are used (data.fraction {data.fraction:g})")
     if task.kind == "token_classification":
         reading.note(tag_scheme(splits["train"]))
+        if sentence := cut_otherwise(splits["train"]):
+            reading.note(sentence)
     used = {"train": train, "validation": validation, "test": splits.get("test", [])}
     counts = {split: label_counts(examples, labels) for split, examples in used.items() if examples}
     report = Report(

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from maskwright.core.errors import SourceError
 from maskwright.core.splits import Split
-from maskwright.labels.annotations import annotated_examples, find_layout
+from maskwright.labels.annotations import WORDS_ARE, annotated_examples, find_layout, in_words
 from maskwright.labels.columns import examples_of
-from maskwright.labels.conll import read_conll
+from maskwright.labels.conll import has_texts, read_conll
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.fasttext import has_lines, line_examples
 from maskwright.labels.files import files_of
@@ -47,6 +47,10 @@ def _read(name: str, reading: Reading) -> Iterator[Example]:
     kind, task = ending(name), reading.task.kind
     require_content(name)
     is_table = kind in (*LISTS, ".csv") or (kind == ".tsv" and has_sentence_column(name, reading))
+    if task == "token_classification" and kind == ".txt" and not reading.labelled and has_texts(name, reading):
+        reading.note(f"its texts are {WORDS_ARE}")
+        yield from (in_words(example, example.text) for example in line_examples(name, reading))
+        return
     if task == "token_classification" and not is_table:
         yield from read_conll(name, reading)
         return

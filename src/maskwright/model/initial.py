@@ -54,6 +54,17 @@ def with_new_head(config: ModelConfig, parameters: Parameters, seed: int, *, sam
     return result
 
 
+def begin_among(values: NDArray[np.float64], parameters: Parameters) -> None:
+    """Gives a new head's last matrix the mean and the deviation of the numbers that it shall learn, which steps of the
+    learning rate may never reach from 0. One that was trained stays."""
+    last = [name for name in parameters if name.startswith(LAST_MATRIX) and "dense" not in name]
+    if not any(parameters[name].any() for name in last if name.endswith("bias")):
+        for name in last:
+            parameters[name] = parameters[name] * np.float32(max(1.0, values.std()))
+            if name.endswith("bias"):
+                parameters[name] += np.float32(values.mean())
+
+
 def _std(config: ModelConfig, name: str) -> float:
     """Standard deviation before a cut-off."""
     if _is_modernberts_head(config, name) and name.startswith("head.classifier."):

@@ -40,6 +40,13 @@ SHAPE_KEYS = {f"model.{key}" for key in ModelSection.model_fields if key not in 
 """Keys that `model.init_from` decides, which override the configuration's values."""
 
 
+OF_WORDS = (
+    "The tag of a word is read at its first token, of `tokenizer(words, is_split_into_words=True)`. A pipeline that "
+    "gets texts may cut them into other words, and find other tags."
+)
+"""For the card of a model of words."""
+
+
 @dataclass(frozen=True)
 class Purpose:
     """The purpose of a folder that holds a changed model, in the words of its card."""
@@ -257,6 +264,7 @@ def model_card(model: TrainedModel, difference: float, purpose: Purpose | None =
         f"in transformers {importlib.metadata.version('transformers')}, its fp32 "
         f"{compared(purpose.written if purpose else model)}s differ by at most {difference:.2g}.",
         *(["", purpose.use] if purpose else []),
+        *(["", OF_WORDS] if model.config.task == "token_classification" else []),
     ]
     if model.run:
         lines += ["", "## Training", "", *_training(model, model.run)]

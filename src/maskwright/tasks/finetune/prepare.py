@@ -24,6 +24,7 @@ from maskwright.core.hub import is_hub
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
+from maskwright.labels.by_label import confusion_matrix, exchanged
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import EncodedRows, WordTargets, encode, what_is_cut
 from maskwright.labels.example import Example
@@ -41,7 +42,7 @@ from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
-from maskwright.model.initial import initial_parameters, with_new_head
+from maskwright.model.initial import begin_among, initial_parameters, with_new_head
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.run.record import BeganFrom, FromFolder, RecordedText, RunRecord
 from maskwright.tasks.finetune.objective import (
@@ -198,14 +199,18 @@ class FinetuneRun:
 
     def starting_state(self) -> TrainState:
         """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
-        if they fit, the matrix of the labels only for the same labels."""
+        if they fit, the matrix of the labels only for the same labels. A new head for numbers begins
+        among them."""
         if self.config.model.init_from is None or self.config.model.weights == "random":
-            return TrainState(0, initial_parameters(self.model, self.config.seed))
-        # A run that is continued may have been killed before its first save.
-        start = self.start or _start(self.config, self.base)
-        same = start.labels == self.dataset.labels
-        parameters = with_new_head(self.model, start.parameters, self.config.seed, same_labels=same)
-        say(f"starting from {start.location}")
+            parameters = initial_parameters(self.model, self.config.seed)
+        else:
+            # A run that is continued may have been killed before its first save.
+            start = self.start or _start(self.config, self.base)
+            same = start.labels == self.dataset.labels
+            parameters = with_new_head(self.model, start.parameters, self.config.seed, same_labels=same)
+            say(f"starting from {start.location}")
+        if self.config.task.kind == "regression":
+            begin_among(np.array([example.value for example in self.dataset.train]), parameters)
         return TrainState(0, parameters)
 
     def began_from(self) -> BeganFrom:
@@ -322,14 +327,29 @@ class FinetuneRun:
             result[name] = {"examples": len(split.examples), **scores}
             say(f"{name}, step {result['step']:,}: " + ", ".join(f"{key} {value:.4f}" for key, value in scores.items()))
             if job.is_rank_0:
-                self._warn_of_one_prediction(name, predictions, split.examples)
+                self._warn_of_predictions(name, predictions, split.examples, scores)
                 record = {"outcomes": predictions.outcomes, "where": [example.where for example in split.examples]}
                 storage.write_json(directory.path(f"predictions-{name}.json"), record)
         if job.is_rank_0:
             storage.write_json(directory.path(RESULTS), result)
 
-    def _warn_of_one_prediction(self, split: str, predictions: Predictions, examples: Sequence[Example]) -> None:
+    def _warn_of_predictions(
+        self, split: str, predictions: Predictions, examples: Sequence[Example], scores: dict[str, float]
+    ) -> None:
         gold = gold_outcomes(self.config.task, self.dataset.labels, examples)
+        table = confusion_matrix(self.config.task, self.dataset.labels, examples, predictions)
+        if table is not None and (sentence := exchanged(self.dataset.labels, table)):
+            warn(f"{split}: {sentence}")
+        if (
+            self.config.task.kind == "regression"
+            and len({*gold}) > 1
+            and scores["mse"] >= (least := float(np.var(gold)))
+        ):
+            warn(
+                f"{split}: its numbers are no nearer to the labels than their mean (mse {scores['mse']:.4g}, of the "
+                f"mean {least:.4g}), which pearson and spearman do not show. Try more epochs, other learning rates, "
+                "evaluation.metric: mse, or labels with a standard deviation near 1"
+            )
         if not len({*predictions.outcomes}) == 1 < len({*gold}):
             return
         task, shares = self.config.task, predictions.probabilities

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from maskwright.core.console import say
+from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError
 from maskwright.core.splits import Split
-from maskwright.labels.by_label import Calibration, ReportRow, calibration, classification_report, confusion_matrix
+from maskwright.labels.by_label import (
+    Calibration,
+    ReportRow,
+    calibration,
+    classification_report,
+    confusion_matrix,
+    exchanged,
+)
 from maskwright.labels.dataset import fingerprint_of
 from maskwright.labels.example import Reading
 from maskwright.labels.metrics import best_threshold, gold_outcomes, measure
@@ -122,6 +129,8 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
             what = f"f1_micro would be {best:.4f} with a threshold of {threshold:g}, chosen on these same examples"
             say(f"{what}, instead of {task.threshold:g} (`maskwright predict --threshold`, task.threshold)")
     table = confusion_matrix(task, model.labels, examples, predictions)
+    if table is not None and (order := exchanged(model.labels, table)):
+        warn(order)
     return Scores(
         model.location,
         source,
