@@ -346,7 +346,7 @@ def test_evaluate_judges_fine_tuned_models(
     mistakes: list[tuple[list[str], str]] = [
         (
             [],
-            "has neither data.test nor data.validation; its results.json lists the scores on its held-out examples. Fix",
+            "has neither data.test nor data.validation; its results.json lists the scores on its held-out examples",
         ),
         (
             ["--input", str(texts)],

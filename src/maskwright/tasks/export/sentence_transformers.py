@@ -112,7 +112,7 @@ def export_as(
         written = _encoder_alone(model)
     form = _KINDS[kind]
     version = "" if kind == "dense" else " (from version 6.0 on)"
-    first = kind == "dense" and pooling_of(model.tokenizer_folder).of_first_token
+    first = kind == "dense" and pooling_of(model.tokenizer_folder)[0]
     what = form.use.format(pooling="the first" if first else "the mean")
     use = f"`sentence_transformers.{form.model_class}` loads it{version}: {what}."
     purpose = Purpose(written, "sentence-transformers", form.pipeline, kind, use)
@@ -222,11 +222,10 @@ def _later_modules(model: TrainedModel, kind: Kind) -> list[tuple[str, dict[str,
     """(class below `sentence_transformers`, settings) of the modules after the first."""
     settings: dict[str, Any]
     if kind == "dense":
-        pooling = pooling_of(model.tokenizer_folder)
-        first = pooling.of_first_token
+        first, normalized = pooling_of(model.tokenizer_folder)
         settings = {"pooling_mode_cls_token": first, "pooling_mode_mean_tokens": not first}
         settings |= {f"pooling_mode_{name}_tokens": False for name in ("max", "mean_sqrt_len")}
-        normalize: list[tuple[str, dict[str, Any]]] = [("models.Normalize", {})] if pooling.normalized else []
+        normalize: list[tuple[str, dict[str, Any]]] = [("models.Normalize", {})] if normalized else []
         return [("models.Pooling", {"word_embedding_dimension": model.config.hidden_size, **settings}), *normalize]
     if kind == "sparse":
         settings = {"embedding_dimension": model.config.vocab_size, "pooling_strategy": "max"}
