@@ -777,7 +777,7 @@ def test_models_of_other_kinds_are_refused(kind: str, change: dict[str, Any], me
 
 @pytest.mark.parametrize("kind", ["nomic_bert", "gte"])
 def test_nomics_and_gtes_without_a_base_have_that_of_transformers(kind: str, tmp_path: Path) -> None:
-    values = to_hf_config(SHAPES[kind]) | {"rope_parameters": None}
+    values = to_hf_config(SHAPES[kind]) | {"rope_parameters": None, "rope_theta": None}
     storage.write_json(str(tmp_path / "config.json"), values)
     base = getattr(transformers, f"{FAMILIES[kind].class_begins}Config")().rope_parameters["rope_theta"]
     assert read_hf_config(str(tmp_path)) == replace(SHAPES[kind], rope_theta=base)
