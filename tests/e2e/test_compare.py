@@ -315,9 +315,7 @@ def test_arms_that_read_other_test_questions_are_not_compared() -> None:
         plan._require_same_test([short, long], [short], "b")
 
 
-def test_the_page_says_where_budgets_are_not_equal(
-    model: str, task: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seeds, warned in ((5, "with 5 seeds, 1 comparison cannot conclude anything. Fix: give --seeds 6"), (6, "")):
         made = read([model], [str(task)], "new", base="random", budget=Budget((1e-3,), seeds))
         said = capsys.readouterr().err

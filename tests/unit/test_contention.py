@@ -80,7 +80,9 @@ def test_threads_that_begin_and_end_meanwhile_are_left_out(tmp_path: Path) -> No
     assert contention.look() is None
 
 
-@pytest.mark.parametrize(("policy", "others", "end"), [("PASSIVE", ["t11"], "slowest thread"), ("ACTIVE", [], "seconds")])
+@pytest.mark.parametrize(
+    ("policy", "others", "end"), [("PASSIVE", ["t11"], "slowest thread"), ("ACTIVE", [], "seconds")]
+)
 def test_who_waits_passively_or_for_nobody_is_told_to_end_the_others(
     policy: str, others: list[str], end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
