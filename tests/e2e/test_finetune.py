@@ -149,7 +149,8 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
     make: Callable[..., FinetuneConfig], tokenizer_of: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys = {"data.max_seq_len": 9, "model.max_seq_len": 32, "model.tokenizer": tokenizer_of("bert")}
-    ready = prepared(make(**keys))
+    ready = prepared(make(**keys, **{"evaluation.metric": "f1"}))
+    assert "best by f1 of 'good', the second of task.labels\n" in ready.describe()
     cut = sum(len(text.split()) > 7 for text in texts(40, 1))
     (line,) = ready.warnings()
     found = ready.train.packer.encoded.cut

@@ -167,6 +167,8 @@ def test_too_much_of_too_little_text_is_doubted(
     ready.store.manifest["options"]["layout"] = "file"  # a store of few files, each with a paragraph a line
     monkeypatch.setattr(warnings, "LEAST_HELD_OUT_DOCUMENTS", 100)
     assert ready.warnings()[0].endswith("--layout lines or sentences if a file has several")
+    ready.store.manifest["options"]["valid_files"] = 1  # a chromosome
+    assert ready.warnings()[0].endswith("too few to compare runs by: name more files as --valid-files")
 
 
 def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,13 @@ def test_the_first_unknown_token_and_its_cause(
         assert unknown.word == word and unknown.why.startswith(why) and fix in unknown.fix
 
 
+def test_a_word_beyond_the_vocabulary_is_not_told_to_train_the_same_again(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the fox the fox the 7f3a\n")
+    maskwright.train_tokenizer([str(tmp_path / "a.txt")], str(tmp_path / "t"), kind="words", vocab_size=7)
+    unknown = first_unknown(str(tmp_path / "t"), "the 7f3a")
+    assert unknown and unknown.word == "'7f3a'" and "--kind bpe" in unknown.fix
+
+
 def test_a_declared_token_in_a_sequence_is_not_unknown(tmp_path: Path) -> None:
     folder = vocabulary(tmp_path / "t", [*"MKTA", "user"])
     config = json.loads((tmp_path / "t" / "tokenizer_config.json").read_text())

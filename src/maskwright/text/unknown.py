@@ -65,7 +65,8 @@ def _explained(content: dict[str, Any], tokenizer: Any, spacing: Spacing | None,
     vocab, prefix = model["vocab"], str(model.get("continuing_subword_prefix") or "##")
     normal = (tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word).strip()
     if "max_input_chars_per_word" not in model:
-        return Unknown(shown, "is not among its words", OTHER)
+        fix = "train a tokenizer that splits words, with `maskwright tokenizer train --kind bpe`, or one with a larger "
+        return Unknown(shown, "is not among its words", f"{fix}--vocab-size")
     letters = {*"".join(token for token in vocab if not SPECIAL.fullmatch(token))}
     if strange := next((letter for letter in normal if letter not in letters), ""):
         if strange == UNKNOWN_RUN:  # a normalizer's replacement of letters without a token

@@ -81,6 +81,8 @@ def documents_held_out(store: Store) -> int:
 def _more_held_out(store: TokenStore, documents: int) -> str:
     """How to hold out more. The default share is the same for a small text, so that documents stay held out when the
     text grows."""
+    if "valid_files" in store.manifest.get("options", {}):
+        return "name more files as --valid-files"
     share = LEAST_HELD_OUT_DOCUMENTS / (documents + int(store.manifest["splits"]["train"]["documents"]))
     if share > MOST_HELD_OUT:
         by_file = store.manifest.get("options", {}).get("layout") == "file"
