@@ -69,6 +69,7 @@ pretrain nano --run => see `maskwright pretrain --help`
 pretrain nano => give --run PATH:
 pretrain --run y => give CONFIG:
 evaluate a --device gpu => give one of them: Device
+sync r => give --to wandb or mlflow: Service
 pretrain nano --run y --stop-after-steps five => give an integer ≥ 1
 pretrain nano --run y --stop-after-steps 2.000 => give an integer ≥ 1; write 10000, without a separator
 pretrain nano --run y --stop-after-hours 0,5 => give a number ≥ 0; use . as the decimal point

@@ -125,7 +125,8 @@ def _misused(error: Any, words: list[str], as_json: bool) -> int:
     elif parameter is not None:
         is_argument = parameter.param_type_name == "argument"
         name = parameter.metavar if is_argument else parameter.opts[0]
-        value = f"{parameter.metavar or 'one of them'}: {parameter.help.rstrip('.')}"
+        kinds = () if error.message else parameter.type_descriptor.choices or ()  # a wrong value's message lists them
+        value = f"{parameter.metavar or ' or '.join(kinds) or 'one of them'}: {parameter.help.rstrip('.')}"
         misused = InputError(
             f"{name} is missing", where=path, fix=f"give {value if is_argument else f'{name} {value}'}"
         )
