@@ -24,7 +24,7 @@ from maskwright.core import storage
 from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
-from maskwright.text.marks import warn_of_dropped_marks
+from maskwright.text.marks import SAMPLE_CHARACTERS, SAMPLE_TEXTS, warn_of_dropped_marks
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
@@ -76,8 +76,7 @@ def train_tokenizer(
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
     storage.require_empty(folder)
     normalizer, splitter = _steps(kind, lowercase)
-    words = _count(sources, max_bytes, normalizer, splitter)
-    warn_of_dropped_marks(folder, normalizer, (document.text for document in sources))
+    words = _count(sources, max_bytes, normalizer, splitter, folder)
     say("merging …" if kind in ("bpe", "wordpiece") else f"choosing {'pieces' if kind == 'unigram' else 'words'} …")
     if kind == "bpe":
         tokenizer = _train_bpe(words, vocab_size, min_frequency)
@@ -126,12 +125,16 @@ def split_by(normalizer: Any, splitter: Any) -> Callable[[str], Iterator[str]]:
     return words
 
 
-def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any) -> dict[str, int]:
+def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any, folder: str) -> dict[str, int]:
     def learn(pieces: Iterator[Piece]) -> dict[str, int]:
-        counts = WordCounts(split_by(normalizer, splitter), at_spaces=True)
+        counts, first = WordCounts(split_by(normalizer, splitter), at_spaces=True), list[str]()
         for piece in pieces:
             counts.add(piece.text)
-        return counts.counted()
+            if len(first) < SAMPLE_TEXTS:
+                first.append(piece.text[:SAMPLE_CHARACTERS])
+        words = counts.counted()
+        warn_of_dropped_marks(folder, normalizer, first)
+        return words
 
     return learn_from(sources, max_bytes, learn)
 
