@@ -54,7 +54,8 @@ class FakeHub:
         """Commits the files of a folder, to a repository that may be new. Returns the commit."""
         repository = self.repositories.setdefault(name, Repository())
         vars(repository).update(keys)
-        return repository.commit({path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()})
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return repository.commit({path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
 
     def downloaded(self) -> set[str]:
         """Names of the files whose content was asked for."""
@@ -183,7 +184,8 @@ class _Handler(Handler):
 
     def _resolve(self, name: str, rest: list[str]) -> None:
         repository = self._repository(name)
-        file, revision = rest[-1], "/".join(rest[:-1])
+        at = -2 if rest[-2].endswith("_Pooling") else -1  # a revision may hold slashes too
+        file, revision = "/".join(rest[at:]), "/".join(rest[:at])
         commit = self._revision(repository, revision)
         if repository.gated and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             raise _Refused(403, "GatedRepo", "Access to this model is restricted")
