@@ -185,7 +185,8 @@ class _Handler(Handler):
 
     def _resolve(self, name: str, rest: list[str]) -> None:
         repository = self._repository(name)
-        file, revision = rest[-1], "/".join(rest[:-1])
+        at = -2 if rest[-2].endswith("_Pooling") else -1  # a revision may hold slashes too
+        file, revision = "/".join(rest[at:]), "/".join(rest[:at])
         commit = self._revision(repository, revision)
         if repository.gated and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             raise _Refused(403, "GatedRepo", "Access to this model is restricted")

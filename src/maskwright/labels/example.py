@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from maskwright.config.finetuning import LabelledData, Task
@@ -60,18 +62,15 @@ class Example:
         )
 
 
-class _NoPunctuation(dict[int, int | None]):
-    def __missing__(self, code: int) -> int | None:
-        left_out = chr(code).isspace() or unicodedata.category(chr(code))[0] == "P"
-        return self.setdefault(code, None if left_out else code)
-
-
-_NO_PUNCTUATION = _NoPunctuation()
+@cache
+def _left_out() -> dict[int, None]:
+    characters = map(chr, range(sys.maxunicode + 1))
+    return {ord(one): None for one in characters if one.isspace() or unicodedata.category(one)[0] == "P"}
 
 
 def folded(text: str) -> str:
     """A text without case, white space and punctuation, unless it has nothing else: what nearly equal texts share."""
-    return unicodedata.normalize("NFKC", text).casefold().translate(_NO_PUNCTUATION) or text
+    return unicodedata.normalize("NFKC", text).casefold().translate(_left_out()) or text
 
 
 class Unusable(Exception):
