@@ -191,10 +191,6 @@ def test_parts_of_weights_and_the_tokenizer_alone(hub: FakeHub, folder: Path, co
         save_file({name: parameters[name] for name in own}, str(folder / file), {"format": "pt"})
     index = {"weight_map": {name: file for file, own in parts.items() for name in own}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    pooling = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
-    (folder / "modules.json").write_text(json.dumps([pooling]))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
     commit = hub.add("team/base", folder, private=True)
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
     command = [sys.executable, "-m", "maskwright", "data", "prepare", str(corpus), "--layout", "sentences"]
@@ -207,7 +203,7 @@ def test_parts_of_weights_and_the_tokenizer_alone(hub: FakeHub, folder: Path, co
 
     hub.repositories["team/base"].private = False
     found = load_model("hf://team/base")
-    assert found.location == f"hf://team/base@{commit}" and found.pooling == "cls"
+    assert found.location == f"hf://team/base@{commit}"
     assert all((found.parameters[name] == parameters[name]).all() for name in names)
     del hub.repositories["team/base"].commits[commit]["model-00002-of-00002.safetensors"]
     shutil.rmtree(tmp_path / "cache")
