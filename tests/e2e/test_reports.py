@@ -39,7 +39,7 @@ def test_a_jax_run_writes_what_it_compiled(config: Callable[..., RunConfig], tmp
     pretrain(config(**{"engine.kind": "jax"}), str(run), stop_request=StopRequest(profile_steps=2))
     report = json.loads((run / "engine.json").read_text())
     assert report["engine"].startswith("JAX ")
-    assert sorted(made["what"] for made in report["compiles"]) == ["evaluate", "update"]
+    assert sorted(made["what"] for made in report["compiles"]) == ["score", "update"]
     update = next(made for made in report["compiles"] if made["what"] == "update")
     assert update["shapes"]["input_ids"] == [2, 1, 4, 32] and update["seconds"] > 0.0
     assert list((run / "profile").rglob("*.xplane.pb"))

@@ -50,7 +50,7 @@ def test_a_run_is_reproduced(store: TokenStore, tmp_path: Path, monkeypatch: pyt
     assert task._keys(of_jax, "run", None)["engine.reproducibility"] == "fast"
     other = replace(record, train=replace(record.train, fingerprint="0" * 64))
     monkeypatch.setattr(task, "_original", lambda what: (run, other))
-    with pytest.raises(InputError, match=r"run: its text has the fingerprint \w+, and not 0{16}\. Fix: restore"):
+    with pytest.raises(InputError, match=r"run: its text has the fingerprint \w+, not 0{16}\. Fix: restore"):
         task.reproduce("run", "again", check=True)
 
 
