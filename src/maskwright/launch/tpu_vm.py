@@ -60,8 +60,7 @@ class TpuSlice(Place):
     workdir: Annotated[str, Option("Folder on the hosts to run in, with its .venv.", "PATH")] = "maskwright"
     setup: Setup = None
     grace_seconds: Annotated[
-        float,
-        Option("Time for a run to save, between SIGTERM and SIGKILL. A longer one in CONFIG wins.", "N", min=1),
+        float, Option("Time for a run to save, between SIGTERM and SIGKILL. A longer one in CONFIG wins.", "N", min=1)
     ] = 30.0
     replace: Annotated[bool, Option("End any other job on the hosts of the slice.")] = False
     config_is_there: ClassVar[bool] = True

@@ -35,12 +35,7 @@ DIGEST = "maskwright/digest"
 
 
 def seed(
-    location: str,
-    *,
-    again: bool = False,
-    replace_disk: bool = False,
-    anyway: bool = False,
-    confirm: Confirm,
+    location: str, *, again: bool = False, replace_disk: bool = False, anyway: bool = False, confirm: Confirm
 ) -> EnvironmentSession:
     """`again` fills a new disk although one is seeded; `replace_disk` lets one of another size or type replace it.
     Raises `InputError` if no run can read the content of the bucket, unless `anyway`, and `MaskwrightError` if the Job

@@ -359,13 +359,7 @@ class LeadersLog:
         self.close()
 
 
-def follow_to_its_end(
-    jobs: Jobs,
-    name: str,
-    address: str,
-    show: Show = show_line,
-    lines: int | None = None,
-) -> None:
+def follow_to_its_end(jobs: Jobs, name: str, address: str, show: Show = show_line, lines: int | None = None) -> None:
     """Shows states and lines until the job is over, then raises the error with its exit code. Ctrl-C ends only the
     following."""
     job: ClusterJob | None = jobs.get(name, address)
