@@ -238,7 +238,6 @@ class Group(_Nodes):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs in each node."""
         return machines.GPUS.get(self.machine_type, ("", 0))[1]
 
     @property

@@ -195,8 +195,6 @@ def _blamed(dotted: str, overrides: Mapping[str, str]) -> str:
 
 
 class Key(NamedTuple):
-    """A key of a section."""
-
     section: type[BaseModel]
     name: str
 

@@ -42,7 +42,6 @@ class Streak:
         return min(first * 2.0 ** min(self.ends - 1, 64), max(first, LONGEST_WAIT_SECONDS))
 
     def describe(self, cause: str, seconds: float) -> str:
-        """The announcement of the restart."""
         origin = f" from step {self.newest:,}" if self.newest else ""
         count = f" (attempt {self.lost} of {MOST_LOST} in vain)" if self.lost else ""
         return f"{cause or 'one was lost'}: restarting{origin} in {seconds:g} s{count}"
@@ -89,7 +88,6 @@ class Stop:
             say(f"{signal.Signals(number).name}: {action}")
 
     def pause(self, seconds: float) -> None:
-        """Waits this long, or until a signal."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.asked:
             time.sleep(min(0.1, seconds))

@@ -242,8 +242,6 @@ class ListedJob(TargetReport, Protocol):
 
 @dataclass(frozen=True)
 class JobList:
-    """All jobs of a place."""
-
     titles: tuple[str, ...]
     jobs: Sequence[ListedJob]
 

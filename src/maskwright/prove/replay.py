@@ -48,7 +48,6 @@ class Replay:
     """None if the step cannot be computed."""
     grad_norm: float | None
     error: str | None
-    """Why the step cannot be computed."""
     logged_loss: float | None
     """The run's own logged loss of this step, if it logged each step."""
     rows: list[RowLoss]

@@ -52,8 +52,6 @@ class Level:
 
 @dataclass(frozen=True)
 class Tick:
-    """An event at a step."""
-
     step: float
     kind: TickKind
     text: str

@@ -41,8 +41,6 @@ class Bars:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The conclusion of a page."""
-
     headline: str
     text: str
     kind: str

@@ -50,13 +50,11 @@ class RecordedRun:
     """None before it is written."""
     environment: dict[str, Any]
     card: dict[str, Any]
-    """`data.json`."""
     metrics: list[dict[str, Any]]
     history: list[dict[str, Any]]
     results: dict[str, Any]
     """Scores of a fine-tuned run."""
     config_text: str | None
-    """`config.yaml`."""
     saved: dict[str, Any]
     """`step` and `weights_sha256` of the newest checkpoint; empty without one."""
     steps: tuple[int, ...] = ()
@@ -134,7 +132,6 @@ class RecordedRun:
         return self.record is not None and self.record.repeats and self.has_ended and bool(self.saved)
 
     def at(self, event: str) -> list[dict[str, Any]]:
-        """The lines of history with this event."""
         return [line for line in self.history if line.get("event") == event]
 
     @property

@@ -252,7 +252,6 @@ def results(run: RecordedRun) -> list[Block]:
 
 
 def beside(runs: Sequence[RecordedRun]) -> ReportTable:
-    """A table of several runs' numbers."""
     rows = []
     for run in runs:
         loss, accuracy, rate = run.score("valid_loss"), run.score("valid_accuracy"), speed(run)

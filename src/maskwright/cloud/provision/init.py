@@ -25,8 +25,6 @@ SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
 
 @dataclass(frozen=True)
 class Check:
-    """The result for one requirement."""
-
     area: str
     """apis, bucket or machines"""
     what: str
@@ -95,7 +93,6 @@ def enable_apis(google: Google, environment: Environment) -> Iterator[Check]:
 
 
 def _wait_for_apis(google: Google, enabled: list[str]) -> None:
-    """Wait for the APIs that the other checks call."""
     until = time.monotonic() + SETTLE_SECONDS
     for api in ("cloudresourcemanager", "compute"):
         while f"{api}.googleapis.com" in enabled:

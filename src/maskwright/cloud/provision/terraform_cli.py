@@ -41,8 +41,6 @@ DROPPED = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one resource."""
-
     address: str
     type: str
     kind: str

@@ -320,8 +320,6 @@ def conclude(job: RayJob) -> None:
 
 @dataclass(frozen=True)
 class RayJobTarget:
-    """A run target: a job by its ID."""
-
     job: str
     address: str | None = None
 
@@ -350,7 +348,6 @@ class RayJobTarget:
 
 
 def list_jobs(address: str | None = None) -> JobList:
-    """All jobs that were submitted to a cluster."""
     return table_of(RayCluster(address).jobs())
 
 

@@ -47,17 +47,14 @@ class Sent:
     """`sync/SERVICE.json` in the run directory: what was sent to a service so far."""
 
     run_id: str = ""
-    """The run's id in the service."""
     trained: int = -1
     """Step of the last training line that was sent."""
     evaluated: int = -1
-    """Step of the last evaluation that was sent."""
     rollbacks: int = 0
     """How many of the run's rollbacks these steps include."""
     outcome: str = ""
     """The outcome that was sent at the run's end; empty while it continues."""
     lines: int = 0
-    """Number of lines sent in all."""
 
     def report(self, to: To) -> str:
         last = max(self.trained, self.evaluated, 0)

@@ -173,7 +173,6 @@ class Runs:
         return sorted(rows, key=_place)
 
     def to_json(self) -> dict[str, Any]:
-        """The table for programs."""
         return {"time": time.time(), "folders": self.folders, "problems": self.problems, "runs": self.rows()}
 
     @property

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 2.0
 BARS = "▁▂▃▄▅▆▇█"
 GAP = 2
-"""Between two columns."""
 NARROWEST_NAME, WIDEST_HEALTH = 16, 40
 MOST_PROBLEMS = 5
 BAD = ("hung", "lost", "silent", "failed")
@@ -153,7 +152,6 @@ def live(
     sleep: Callable[[float], None] = time.sleep,
     go_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Draws until a signal ends it."""
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as drawn:
