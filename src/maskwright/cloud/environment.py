@@ -379,9 +379,6 @@ class Environment(Section):
         name = self.network.subnetworks.get(self.region, f"{self.name}-{self.region}")
         return f"projects/{self.network.project or self.project}/regions/{self.region}/subnetworks/{name}"
 
-    def all_labels(self) -> dict[str, str]:
-        return {ENVIRONMENT_LABEL: self.name, **self.labels}
-
     def disk_name(self, generation: int) -> str:
         return f"{self.name}-data-{generation}"
 

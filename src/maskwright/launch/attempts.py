@@ -92,13 +92,6 @@ class Stop:
         while time.monotonic() < until and not self.asked:
             time.sleep(min(0.1, seconds))
 
-    def drive(self, attempt: Attempt) -> None:
-        """Polls an attempt until it is over. The first signal asks its hosts to stop, the second leaves at once."""
-        while not attempt.over and not self.urgent:
-            attempt.poll()
-            if self.asked:
-                attempt.request_stop()
-
     @contextmanager
     def on_signals(self, more: Mapping[int, Callable[[int, FrameType | None], None]] | None = None) -> Iterator[Stop]:
         """`more`: handlers of other signals."""
@@ -131,7 +124,10 @@ def run(
     for number in itertools.count(1):
         attempt = begin(number)
         try:
-            stop.drive(attempt)
+            while not attempt.over and not stop.urgent:
+                attempt.poll()
+                if stop.asked:
+                    attempt.request_stop()
         finally:
             attempt.close()
         verdict = judge(attempt.ends, attempt.size, asked=stop.asked)

@@ -235,9 +235,7 @@ class TargetReport(Protocol):
 
 
 class ListedJob(TargetReport, Protocol):
-    def cells(self) -> tuple[str, ...]:
-        """Its row in a table of jobs."""
-        ...
+    def cells(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)

@@ -54,10 +54,6 @@ class Claims:
             with suppress(OSError):
                 os.unlink(os.path.join(self.folder, CLAIM + name))
 
-    def give_all_back(self) -> None:
-        for name in [*self._mine]:
-            self.give_back(name)
-
     def alone(self, name: str, is_done: Callable[[], bool], make: Callable[[], object]) -> None:
         """Calls `make` in one of the processes; the others wait until `is_done`."""
         while not is_done():
@@ -127,7 +123,8 @@ def joined(folder: str, request: str) -> Iterator[Claims]:
             time.sleep(POLL_SECONDS)
         yield claims
     finally:
-        claims.give_all_back()
+        for mine in [*claims._mine]:
+            claims.give_back(mine)
         lease.release()
 
 

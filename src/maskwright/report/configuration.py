@@ -13,8 +13,8 @@ from maskwright.config.settings import in_flow, keys_of, parse_yaml
 from maskwright.core.console import one_line, several, typed
 from maskwright.core.errors import ConfigError
 from maskwright.report.document import Block, Code, Folded, Paragraph
+from maskwright.report.frame import ReportTable
 from maskwright.report.run import RecordedRun
-from maskwright.report.tables import ReportTable
 
 # ---- differences --------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,18 @@ or dark like the reader's system, and fits a phone's width too."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
-from maskwright.report.tables import ReportTable
+
+@dataclass(frozen=True)
+class ReportTable:
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+    """Number of columns of words, on the left; the others are numbers."""
+
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Browsers refuse to load anything from the page."""

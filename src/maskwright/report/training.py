@@ -11,8 +11,8 @@ from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
 from maskwright.report.curves import Curve, Level, Panel, Tick, stack
 from maskwright.report.document import Block, Drawing, Facts, Paragraph, Strip
+from maskwright.report.frame import ReportTable
 from maskwright.report.run import RecordedRun
-from maskwright.report.tables import ReportTable
 
 COLOURS = 6
 """Kinds of lines that the page's style distinguishes."""

@@ -66,14 +66,9 @@ def init(google: Google, environment: Environment) -> Outcome:
 # ---- APIs ----------------------------------------------------------------------------------------------------------
 
 
-def needed_apis(environment: Environment) -> list[str]:
-    names = [*APIS, *(["file"] if environment.nfs else [])]
-    return [f"{name}.googleapis.com" for name in names]
-
-
 def enable_apis(google: Google, environment: Environment) -> Iterator[Check]:
     """Enable those that are off. Only serviceusage must already be enabled."""
-    wanted = needed_apis(environment)
+    wanted = [f"{name}.googleapis.com" for name in (*APIS, *(["file"] if environment.nfs else []))]
     try:
         off = _off(google, wanted)
         if off:

@@ -186,11 +186,6 @@ class RayCluster:
     def logs(self, job: str) -> str:
         return str(self.ask(lambda: self._client.get_job_logs(job)))
 
-    def show_log(self, job: str, show: Show) -> None:
-        lines = Lines(show)
-        lines.take(self.logs(job), 0)
-        lines.end()
-
     def follow(self, job: str, lines: Lines) -> RayJob:
         """Follows a job to its end, over lost connections. Raises `StoppedEarly` if the head forgets it."""
         return until_over(lambda: asyncio.run(self._tail(job, lines)), f"ray:{job}", POLL_SECONDS)
@@ -334,7 +329,9 @@ class RayJobTarget:
         if follow:
             follow_to_its_end(cluster, self.job, show)
         else:
-            cluster.show_log(self.job, show)
+            whole = Lines(show)
+            whole.take(cluster.logs(self.job), 0)
+            whole.end()
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:

@@ -167,12 +167,10 @@ class Forwarder:
             self.sent.evaluated = min(self.sent.evaluated, rollback["step"])
         self.sent.rollbacks = len(noted)
 
-    def _is_new(self, record: dict[str, Any]) -> bool:
-        return bool(record["step"] > (self.sent.evaluated if is_held_out(record) else self.sent.trained))
-
     def _pass_on(self, outcome: Outcome | None) -> None:
         """Sends the queued lines, and an outcome if there is one. Raises `MaskwrightError` with the service's words."""
-        new = [record for record in self._waiting if self._is_new(record)]
+        last = {True: self.sent.evaluated, False: self.sent.trained}
+        new = [record for record in self._waiting if record["step"] > last[is_held_out(record)]]
         if not new and (outcome or "") == self.sent.outcome and (outcome or self._service):
             self._waiting = []
             return
