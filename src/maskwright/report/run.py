@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 from maskwright.core import records
 from maskwright.core.console import several
@@ -25,6 +25,7 @@ from maskwright.run.directory import (
     step_folder,
     whole_steps,
 )
+from maskwright.run.metric_names import is_finite as _is_number
 from maskwright.run.record import CONFIG, RunRecord, evaluations, parse
 
 Points = list[tuple[float, float]]
@@ -299,7 +300,3 @@ def _record(folder: Folder, inside: str) -> RunRecord | None:
         values = None
     written = folder.get_json(inside + "environment.json") or {}
     return parse(values, f"{folder.location}/{inside}{CONFIG}", str(written.get("maskwright") or ""))
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
