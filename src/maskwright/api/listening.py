@@ -9,8 +9,8 @@ from typing import Any
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
-from maskwright.monitor.grown import METRICS, Grown
 from maskwright.run.directory import RunDirectory, step_folder, whole_steps
+from maskwright.run.grown import METRICS, Grown
 
 OnLog = Callable[[dict[str, Any]], object]
 """Called with a line of `Run.metrics`."""

@@ -456,8 +456,7 @@ def _weighted(sources: Mapping[str, Source], weights: Mapping[str, float], name:
         raise Refused(f"{name} names {unknown[0]}, but there are {known}", fix="correct the name, or leave it out")
     weighted = {key: old.model_copy(update={"weight": weights.get(key, old.weight)}) for key, old in sources.items()}
     if without := [key for key, source in weighted.items() if source.weight is None]:
-        what = f"{name} gives {without[0]} no weight, nor does data.mixture"
-        raise Refused(what, fix="give each source one")
+        raise Refused(f"{name} gives {without[0]} no weight, nor does data.mixture", fix="give each source one")
     if not any(source.weight for source in weighted.values()):
         raise Refused(f"{name} leaves all sources out", fix="give one of them a weight above 0")
     return weighted

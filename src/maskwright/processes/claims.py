@@ -118,8 +118,7 @@ def joined(folder: str, request: str) -> Iterator[Claims]:
                 fix = "wait for it, stop it, or choose another folder"
                 command = (alive[0].record or {}).get("command")
                 what = f"is in use by {alive[0].holder}, which has other text or options: {command}"
-                where = folder.removesuffix(f"{os.sep}parts")
-                raise Locked(what, where=where, fix=fix)
+                raise Locked(what, where=folder.removesuffix(f"{os.sep}parts"), fix=fix)
             time.sleep(POLL_SECONDS)
         yield claims
     finally:

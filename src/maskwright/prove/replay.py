@@ -88,8 +88,7 @@ def replay(run: str, step: int) -> Replay:
         raise InputError("was fine-tuned, but replay computes only steps of pretraining", where=run, fix=fix)
     config = before.pretraining
     if not 0 <= step < config.steps:
-        fix = "count steps from 0"
-        raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)
+        raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix="count steps from 0")
     ready = prepare_run(config, before)
     before.train.require(ready.store.fingerprint)
     engine = start_engine(ready, before, exact_threads(ready.config, before))

@@ -25,11 +25,11 @@ from maskwright.run.directory import (
     step_folder,
     whole_steps,
 )
+from maskwright.run.grown import METRICS
 from maskwright.run.metric_names import is_finite as _is_number
 from maskwright.run.record import CONFIG, RunRecord, evaluations, parse
 
 Points = list[tuple[float, float]]
-METRICS = "metrics.jsonl"
 CONTENTS = {
     "status.json": "the state of the run",
     METRICS: "points of the curves",

@@ -145,8 +145,7 @@ class RayCluster:
             return request()
         except AuthenticationError:
             fix = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the cluster's token"
-            what = "the cluster refuses the token, or there is none"
-            raise InputError(what, where=self.address, fix=fix) from None
+            raise InputError("the cluster refuses the token, or there is none", where=self.address, fix=fix) from None
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise self._silent(" ".join(str(error).split())[:200]) from None
         except (RuntimeError, ValueError) as error:

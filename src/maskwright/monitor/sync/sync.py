@@ -20,12 +20,12 @@ from maskwright.core.console import answer, lost_terminal_is_no_error, typed
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
-from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import look
 from maskwright.monitor.sync.mlflow import MLflow
 from maskwright.monitor.sync.service import About, Begin, MetricsLine, Outcome, Service
 from maskwright.monitor.sync.wandb import Wandb
 from maskwright.run.directory import RunDirectory
+from maskwright.run.grown import METRICS, Grown, lines_of
 from maskwright.run.heartbeat import read_local
 from maskwright.run.metric_names import is_held_out, trainer_names
 
@@ -176,7 +176,9 @@ class Forwarder:
             return
         try:
             if self._service is None:
-                self._service = self._begin(self._about(), self.sent.run_id or None)
+                name, config = os.path.basename(self.directory.location), self.directory.read_record().keys
+                about = About(name, self.directory.path(FOLDER), redact_all(config))
+                self._service = self._begin(about, self.sent.run_id or None)
                 self.sent.run_id, self.sent.outcome = self._service.run_id, ""
                 self._keep()
             if new:
@@ -203,11 +205,6 @@ class Forwarder:
         again = f"`{typed(['sync', self.directory.location, '--to', self.to])}` sends the rest"
         what = f"{said[:200]}; this does not affect the run, and {self.directory.metrics} has every line"
         return MaskwrightError(what, where=self.to, fix=f"when it can be reached, {again}")
-
-    def _about(self) -> About:
-        config = self.directory.read_record().keys
-        name = os.path.basename(self.directory.location)
-        return About(name, self.directory.path(FOLDER), redact_all(config))
 
     def _keep(self) -> None:
         storage.write_json(self._path, asdict(self.sent))
