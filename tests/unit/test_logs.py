@@ -16,9 +16,9 @@ from maskwright.cli.main import run as command
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.core.pids import pid_started, this_pid_space
-from maskwright.monitor import grown
 from maskwright.monitor.logs import RESTART_SECONDS, GrowingLog, follow, show
 from maskwright.monitor.status import look
+from maskwright.run import grown
 from maskwright.run.directory import Status
 from maskwright.run.heartbeat import Beat, write_beat
 from maskwright.run.starts import Starts

@@ -19,8 +19,8 @@ from maskwright.config.settings import flat, parse_yaml, put
 from maskwright.monitor.status import RunReport
 from maskwright.report import background, configuration, training
 from maskwright.report.document import Code, Drawing, Facts, Folded
+from maskwright.report.frame import ReportTable
 from maskwright.report.run import RecordedRun
-from maskwright.report.tables import ReportTable
 
 
 def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> RecordedRun:

@@ -20,14 +20,13 @@ from rich.console import Console
 
 from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
-from maskwright.monitor import grown
-from maskwright.monitor.grown import Grown
 from maskwright.monitor.status import look
 from maskwright.monitor.watch import details, find, numbers, terminal
 from maskwright.monitor.watch.numbers import POINTS, Numbers
 from maskwright.monitor.watch.runs import Runs, Watched
 from maskwright.monitor.watch.series import KEPT_SECONDS, RunCurves, Shelf, buckets
-from maskwright.run import liveness
+from maskwright.run import grown, liveness
+from maskwright.run.grown import Grown
 
 FAR = "memory://watched"
 

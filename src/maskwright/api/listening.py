@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
+from maskwright.core.folder import Folder
 from maskwright.run.directory import RunDirectory, step_folder, whole_steps
+from maskwright.run.grown import METRICS, Grown
 
 OnLog = Callable[[dict[str, Any]], object]
 """Called with a line of `Run.metrics`."""
@@ -30,7 +31,7 @@ class Listener:
         self.directory = RunDirectory(run)
         self.on_log, self.on_evaluate, self.on_save = on_log, on_evaluate, on_save
         self.failed = set[str]()
-        self.file, self.read = 0, 0  # its inode, and the number of its bytes that were read
+        self.lines = Grown(Folder(self.directory.location), METRICS)
         self.heard = {*self._lines()}
         self.saved = {*whole_steps(self.directory.checkpoints)}
 
@@ -49,15 +50,8 @@ class Listener:
 
     def _lines(self) -> list[str]:
         """The complete lines that were added, or all of a file that a continued run has rewritten."""
-        if not os.path.exists(self.directory.metrics):
-            return []
-        with open(self.directory.metrics, "rb") as file:
-            inode = os.fstat(file.fileno()).st_ino
-            file.seek(self.read if inode == self.file else 0)
-            lines = file.read().split(b"\n")[:-1]
-            self.read = (self.read if inode == self.file else 0) + sum(len(line) + 1 for line in lines)
-            self.file = inode
-        return [line.decode(errors="replace") for line in lines]
+        blocks = [block.decode(errors="replace") for block in self.lines.news() if block]
+        return [line for block in blocks for line in block.split("\n")[:-1]]
 
     def _tell(self, line: str) -> None:
         try:

@@ -64,8 +64,7 @@ def data_convert(
     if to_format is not None:
         return _write_out(src, to, to_format, as_json)
     if tokenizer is None:
-        fix = "give --tokenizer FOLDER with the tokenizer that made the ids"
-        raise InputError("--tokenizer is needed", fix=fix)
+        raise InputError("--tokenizer is needed", fix="give --tokenizer FOLDER with the tokenizer that made the ids")
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
     reading: Any = {
         "kind": from_format,

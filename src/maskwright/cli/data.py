@@ -82,7 +82,6 @@ def tokenizer_train(
 
 
 def _tokenizer_fields(vocabulary: Vocabulary) -> dict[str, Any]:
-    """JSON fields of a new tokenizer."""
     return {
         "vocab_size": vocabulary.size,
         "fingerprint": vocabulary.fingerprint,

@@ -131,7 +131,6 @@ def audit(location: EnvironmentFile, json: AsJson = False) -> None:
 
 
 def _audit(session: EnvironmentSession, *, json: bool) -> None:
-    """Print what exists and costs money."""
     from maskwright.cloud.report import audit
 
     with session.terraform.ready():

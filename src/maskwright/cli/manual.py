@@ -229,7 +229,8 @@ def _number(kind: type, least: float | None, most: float | None, value: Any) -> 
 
 def _require_effect(context: typer.Context, entries: Mapping[str, ManualEntry]) -> None:
     """Raises `InputError` for an option that has no effect, by the options on which it depends."""
-    typed = {name: each for each in context.command.params if _is_typed(context, each.name) for name in each.opts}
+    sources = ((each, context.get_parameter_source(each.name or "")) for each in context.command.params)
+    typed = {name: each for each, by in sources if by and by.name == "COMMANDLINE" for name in each.opts}
     for option, given in typed.items():
         if given.name not in entries or not (goes_with := entries[given.name].goes_with):
             continue
@@ -245,11 +246,6 @@ def _require_effect(context: typer.Context, entries: Mapping[str, ManualEntry]) 
             needed = _alternatives(goes_with)
             verb = "take" if values else "add"
             raise InputError(f"has no effect without {needed}", where=option, fix=f"{verb} {needed}, or leave it out")
-
-
-def _is_typed(context: typer.Context, name: str | None) -> bool:
-    source = context.get_parameter_source(name or "")
-    return source is not None and source.name == "COMMANDLINE"
 
 
 class ManualCommand(TyperCommand):

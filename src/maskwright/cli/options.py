@@ -167,12 +167,8 @@ def stdout_for_document(as_json: bool) -> Iterator[TextIO]:
 
 def as_document(value: Mapping[str, Any]) -> str:
     assert "version" not in value
-    return in_json({"version": JSON_VERSION, **value})
+    return escaped(json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=False, indent=2))
 
 
 def as_line(value: Mapping[str, Any]) -> str:
     return escaped(json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=False))
-
-
-def in_json(value: Any) -> str:
-    return escaped(json.dumps(value, ensure_ascii=False, indent=2))

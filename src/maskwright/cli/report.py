@@ -9,10 +9,7 @@ from maskwright.cli.options import AsJson, app, print_result
 
 @command(app, "report")
 def report(
-    run: list[str],
-    to: str = "report.html",
-    dollars_per_hour: float | None = None,
-    as_json: AsJson = False,
+    run: list[str], to: str = "report.html", dollars_per_hour: float | None = None, as_json: AsJson = False
 ) -> None:
     """Write a page about a run, or several side by side: curves, what happened, data, configuration, commands.
 

@@ -43,11 +43,7 @@ def _function(name: str, kind: type[Place]) -> Any:
     """The command's function, with the arguments and options of the place's class."""
 
     def submit(
-        where: Any,
-        training: Training,
-        old_names: OldNames = OldNames(),
-        dry_run: bool = False,
-        as_json: AsJson = False,
+        where: Any, training: Training, old_names: OldNames = OldNames(), dry_run: bool = False, as_json: AsJson = False
     ) -> None:
         training = replace(training, overrides=old_names.added_to(training.overrides))
         if not as_json:

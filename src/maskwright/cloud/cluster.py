@@ -11,9 +11,7 @@ from functools import lru_cache
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
-from maskwright.launch.schedulers.kubernetes.kubectl import APPLY, Access, SignIn, kubectl
-
-__all__ = ["APPLY", "NAMESPACE", "Access", "access", "kubectl"]
+from maskwright.launch.schedulers.kubernetes.kubectl import Access, SignIn
 
 NAMESPACE = "maskwright"
 """Namespace of an environment's jobs."""

@@ -238,7 +238,6 @@ class Group(_Nodes):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs in each node."""
         return machines.GPUS.get(self.machine_type, ("", 0))[1]
 
     @property
@@ -379,9 +378,6 @@ class Environment(Section):
     def subnetwork_path(self) -> str:
         name = self.network.subnetworks.get(self.region, f"{self.name}-{self.region}")
         return f"projects/{self.network.project or self.project}/regions/{self.region}/subnetworks/{name}"
-
-    def all_labels(self) -> dict[str, str]:
-        return {ENVIRONMENT_LABEL: self.name, **self.labels}
 
     def disk_name(self, generation: int) -> str:
         return f"{self.name}-data-{generation}"

@@ -43,7 +43,6 @@ class MachineFamily:
     data_disks: tuple[str, ...] = SHARED_DISKS
     """Types of disk that its machines can attach read-only."""
     boot_disk: str = "pd-balanced"
-    """Type of the disk that its machines boot from."""
     accelerator: Literal["tpu", "gpu"] | None = None
     """Device of its machines, apart from their CPUs."""
 

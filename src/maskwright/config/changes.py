@@ -44,7 +44,7 @@ def refuse_changes(
     elif kind is RunConfig and refused and not others:
         longer = f"or continue from its newest checkpoint in a new run: `{branch_off(where)}`"
         fix = f"restore the old value with --set schedule.steps={old['schedule.steps']}, {longer}"
-    elif kind is RunConfig and not any(_is_of_shape(key) for key in others):
+    elif kind is RunConfig and all(not key.startswith("model.") or key.endswith("dropout") for key in others):
         fix = back_or_branch_off(where, *(["--fresh-optimizer"] if "optimizer.kind" in others else []))
     if refused:
         what = f"the run was started with another configuration ({', '.join(listed[key] for key in refused)})"
@@ -70,11 +70,6 @@ def back_or_branch_off(run: str, *options: str) -> str:
     """The fix for a change that is allowed in a new run with the old weights."""
     begin = f"begin a new run at this one's newest checkpoint, with its own steps: `{branch_off(run, *options)}`"
     return f"restore the old values; or {begin}; or give --run a new folder, to start over"
-
-
-def _is_of_shape(key: str) -> bool:
-    """Whether weights do not fit a run with another value of the key."""
-    return key.startswith("model.") and not key.endswith("dropout")
 
 
 def as_begun(config: RunConfig, begun: RunConfig, warmup_share: float | None) -> RunConfig:

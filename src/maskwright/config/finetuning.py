@@ -62,7 +62,8 @@ class Task(Section):
     def _true_is_a_name(cls, labels: Any) -> Any:
         """Makes YAML's booleans words, since a file may have a label `true`."""
         words = [*labels, *labels.values()] if isinstance(labels, dict) else labels
-        if isinstance(words, list) and (other := next((word for word in words if _is_yaml(word)), words)) is not words:
+        others = [word for word in words if isinstance(word, float | date | None)] if isinstance(words, list) else []
+        for other in others:  # YAML read null, 1.5 or a date
             written = "null" if other is None else str(other)
             fix = f"quote it if it is a label: '{written}'" + (", or leave it out" if other is None else "")
             raise Refused(f"{written} without quotes is not a word in YAML", fix=fix)
@@ -183,11 +184,6 @@ class LabelledData(Section):
     def has_header(self) -> bool:
         """Whether CSV and TSV begin with a line of names."""
         return not any(isinstance(column, int) for column in [*self.text_columns, *self.label_columns])
-
-
-def _is_yaml(word: Any) -> bool:
-    """Whether YAML parsed a label as neither a word nor a whole number: null, 1.5, a date."""
-    return word is None or isinstance(word, float | date)
 
 
 def _word(name: str | int) -> str:
@@ -311,7 +307,7 @@ class FinetuneConfig(Section):
         if not one_class and (optimizer.label_smoothing or optimizer.class_weights):
             key = "label_smoothing" if optimizer.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
-        optimizer.require_layers(self.engine)
+        optimizer.require_layers()
         self.health.require_checkpoints(self.checkpoint)
         return self
 

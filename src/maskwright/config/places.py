@@ -19,7 +19,6 @@ READ = frozenset(
         *("model.init_from", "model.tokenizer"),
     )
 )
-"""Keys of the places that a run reads."""
 PLACES = READ | {COPIES}
 """Keys with locations, which are private."""
 

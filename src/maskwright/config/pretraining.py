@@ -113,7 +113,7 @@ class Optimizer(Section):
     """Only for adamw: factor of the learning rate from each layer to the one below, and to the embeddings. 0.65 to 0.9
     are usual for large encoders; 1 gives all layers the same rate."""
 
-    def require_layers(self, engine: EngineSection) -> None:
+    def require_layers(self) -> None:
         """Raises `Refused` if layers cannot have rates of their own."""
         if self.layer_decay < 1.0 and self.kind == "muon":
             fix = "leave it out, or change the other key"
@@ -268,36 +268,20 @@ class RunConfig(Section):
         return {**single, **mixed, **held_out, "model.init_from": self.model.init_from}
 
     @model_validator(mode="after")
-    def _lengths_fit(self) -> RunConfig:
+    def _sections_fit(self) -> RunConfig:
         longest = self.model.max_seq_len
         if self.model.init_from is None and longest is not None and longest < self.data.seq_len:
             raise Refused(
                 f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}",
                 fix="lower data.seq_len, or raise model.max_seq_len",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _phases_fit(self) -> RunConfig:
         rows_change = any(phase.seq_len or phase.rows_per_step or phase.mixture_weights for phase in self.phases)
         if self.schedule.epochs and rows_change:
             what = "schedule.epochs needs rows of one length and one mixture, and as many of them in each step"
             raise Refused(what, fix="give schedule.steps instead, in a new run")
         configs(self)
-        return self
-
-    @model_validator(mode="after")
-    def _rollback_has_checkpoints(self) -> RunConfig:
         self.health.require_checkpoints(self.checkpoint)
-        return self
-
-    @model_validator(mode="after")
-    def _layers_have_rates(self) -> RunConfig:
-        self.optimizer.require_layers(self.engine)
-        return self
-
-    @model_validator(mode="after")
-    def _patience_has_evaluations(self) -> RunConfig:
+        self.optimizer.require_layers()
         if self.evaluation.patience is not None and self.evaluation.every_steps is None:
             raise Refused("evaluation.patience needs evaluation.every_steps", fix="set both, or leave patience out")
         return self
@@ -472,8 +456,7 @@ def _weighted(sources: Mapping[str, Source], weights: Mapping[str, float], name:
         raise Refused(f"{name} names {unknown[0]}, but there are {known}", fix="correct the name, or leave it out")
     weighted = {key: old.model_copy(update={"weight": weights.get(key, old.weight)}) for key, old in sources.items()}
     if without := [key for key, source in weighted.items() if source.weight is None]:
-        what = f"{name} gives {without[0]} no weight, nor does data.mixture"
-        raise Refused(what, fix="give each source one")
+        raise Refused(f"{name} gives {without[0]} no weight, nor does data.mixture", fix="give each source one")
     if not any(source.weight for source in weighted.values()):
         raise Refused(f"{name} leaves all sources out", fix="give one of them a weight above 0")
     return weighted

@@ -131,8 +131,7 @@ def parse_yaml(text: str, where: str) -> Any:
         fix = "indent with spaces, not tabs; write each key once, followed by a colon and a space"
         if began and text[began.index : began.index + 1] in ("[", "{"):
             fix = f"close the {text[began.index]} of line {began.line + 1}"
-        fix = getattr(error, "note", None) or fix
-        raise ConfigError(f"is not YAML: {problem}", where=place, fix=fix) from None
+        raise ConfigError(f"is not YAML: {problem}", where=place, fix=getattr(error, "note", None) or fix) from None
 
 
 def in_flow(value: Any) -> str:
@@ -195,8 +194,6 @@ def _blamed(dotted: str, overrides: Mapping[str, str]) -> str:
 
 
 class Key(NamedTuple):
-    """A key of a section."""
-
     section: type[BaseModel]
     name: str
 
@@ -344,8 +341,7 @@ def put(values: dict[str, Any], dotted: str, value: Any, where: str) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            fix = "see the keys in `maskwright schema`"
-            raise ConfigError(f"{section} is not a section", where=where, fix=fix)
+            raise ConfigError(f"{section} is not a section", where=where, fix="see the keys in `maskwright schema`")
     values[key] = value
 
 

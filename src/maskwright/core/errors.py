@@ -78,32 +78,25 @@ class ConfigError(InputError):
         return "\n  ".join([super().__str__(), *map(printable, self.lines)])
 
 
-class SourceError(InputError):
-    pass
+class SourceError(InputError): ...
 
 
-class StoreError(InputError):
-    pass
+class StoreError(InputError): ...
 
 
-class TokenizerError(InputError):
-    pass
+class TokenizerError(InputError): ...
 
 
-class ModelError(InputError):
-    pass
+class ModelError(InputError): ...
 
 
-class Locked(InputError):
-    pass
+class Locked(InputError): ...
 
 
-class CheckpointError(MaskwrightError):
-    pass
+class CheckpointError(MaskwrightError): ...
 
 
-class VerificationError(MaskwrightError):
-    pass
+class VerificationError(MaskwrightError): ...
 
 
 class CloudError(MaskwrightError):
@@ -122,8 +115,7 @@ class JobError(MaskwrightError):
         super().__init__(what, where=where, fix=fix)
 
 
-class TerraformError(JobError):
-    pass
+class TerraformError(JobError): ...
 
 
 class HealthError(MaskwrightError):

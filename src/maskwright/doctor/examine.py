@@ -14,7 +14,6 @@ from maskwright.doctor.network import network
 SECONDS = 9.0
 """Deadline, after which results so far count. The rest of the ten seconds is for starting Python and printing."""
 IMPORTED_SECONDS = 7.0
-"""Deadline for importing the frameworks."""
 
 
 def examine() -> DoctorReport:

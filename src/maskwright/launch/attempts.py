@@ -42,7 +42,6 @@ class Streak:
         return min(first * 2.0 ** min(self.ends - 1, 64), max(first, LONGEST_WAIT_SECONDS))
 
     def describe(self, cause: str, seconds: float) -> str:
-        """The announcement of the restart."""
         origin = f" from step {self.newest:,}" if self.newest else ""
         count = f" (attempt {self.lost} of {MOST_LOST} in vain)" if self.lost else ""
         return f"{cause or 'one was lost'}: restarting{origin} in {seconds:g} s{count}"
@@ -89,17 +88,9 @@ class Stop:
             say(f"{signal.Signals(number).name}: {action}")
 
     def pause(self, seconds: float) -> None:
-        """Waits this long, or until a signal."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.asked:
             time.sleep(min(0.1, seconds))
-
-    def drive(self, attempt: Attempt) -> None:
-        """Polls an attempt until it is over. The first signal asks its hosts to stop, the second leaves at once."""
-        while not attempt.over and not self.urgent:
-            attempt.poll()
-            if self.asked:
-                attempt.request_stop()
 
     @contextmanager
     def on_signals(self, more: Mapping[int, Callable[[int, FrameType | None], None]] | None = None) -> Iterator[Stop]:
@@ -133,7 +124,10 @@ def run(
     for number in itertools.count(1):
         attempt = begin(number)
         try:
-            stop.drive(attempt)
+            while not attempt.over and not stop.urgent:
+                attempt.poll()
+                if stop.asked:
+                    attempt.request_stop()
         finally:
             attempt.close()
         verdict = judge(attempt.ends, attempt.size, asked=stop.asked)

@@ -40,7 +40,6 @@ TRANSIENT = ("unreached", "failed", "quota")
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether a read may succeed later."""
     return isinstance(error, CloudError) and error.reason in TRANSIENT
 
 

@@ -143,7 +143,6 @@ class _LocalAttempt(Attempt):
         return member
 
     def _relay(self, member: _RankProcess) -> None:
-        """Shows the lines of a process other than 0."""
         assert member.process.stderr
         with member.process.stderr as stream:
             for raw in stream:
@@ -163,7 +162,6 @@ class _LocalAttempt(Attempt):
         return not has_rank_0 or any(beat.started >= self._began for beat in self._beats())
 
     def _beats(self) -> list[Beat]:
-        """Heartbeats of these processes."""
         pids = {member.process.pid for member in self.members}
         try:
             return [beat for beat in read_beats(Folder(self._run)) if beat.pid in pids]  # not of an earlier attempt

@@ -235,15 +235,11 @@ class TargetReport(Protocol):
 
 
 class ListedJob(TargetReport, Protocol):
-    def cells(self) -> tuple[str, ...]:
-        """Its row in a table of jobs."""
-        ...
+    def cells(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
 class JobList:
-    """All jobs of a place."""
-
     titles: tuple[str, ...]
     jobs: Sequence[ListedJob]
 

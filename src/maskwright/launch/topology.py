@@ -15,8 +15,6 @@ from maskwright.machine import hardware
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Processes that train together."""
-
     processes: int
     """Number of processes on this machine."""
     nodes: int = 1
@@ -31,11 +29,9 @@ class WorkerGroup:
     only the launcher that started all hosts can restart them."""
 
     def rank(self, number: int) -> int:
-        """Rank of process `number` of this machine."""
         return self.node_rank * self.processes + number
 
     def variables(self, number: int, port: int) -> dict[str, str]:
-        """Environment variables of process `number` of this machine."""
         if self.on_tpu:
             return {"LOCAL_RANK": "0"}
         host, _, master_port = (self.rendezvous or f"127.0.0.1:{port}").rpartition(":")

@@ -60,8 +60,7 @@ class TpuSlice(Place):
     workdir: Annotated[str, Option("Folder on the hosts to run in, with its .venv.", "PATH")] = "maskwright"
     setup: Setup = None
     grace_seconds: Annotated[
-        float,
-        Option("Time for a run to save, between SIGTERM and SIGKILL. A longer one in CONFIG wins.", "N", min=1),
+        float, Option("Time for a run to save, between SIGTERM and SIGKILL. A longer one in CONFIG wins.", "N", min=1)
     ] = 30.0
     replace: Annotated[bool, Option("End any other job on the hosts of the slice.")] = False
     config_is_there: ClassVar[bool] = True
@@ -86,8 +85,15 @@ class TpuSlice(Place):
             return script_for(command, values, {"mark": mark, **again, **there})
 
         if dry_run:
-            text = self._dry_run_text(script("maskwright-MARK", "JOB", dict.fromkeys(values, "***")))
-            on_submission(Submission(False, where, command.run, shown=text))
+            state, kind, num_hosts = self.describe()
+            lines = [f"# {where}: {kind}, {state}, {several(num_hosts, 'host')}"]
+            lines += [shlex.join(self.ssh_words(host, first_command("maskwright-MARK"))) for host in range(num_hosts)]
+            lines += [
+                "",
+                "# on the input of each:",
+                script("maskwright-MARK", "JOB", dict.fromkeys(values, "***")).rstrip(),
+            ]
+            on_submission(Submission(False, where, command.run, shown="\n".join(lines)))
             return
 
         def begin(number: int) -> ShellAttempt:
@@ -144,13 +150,6 @@ class TpuSlice(Place):
         except (ValueError, KeyError, TypeError, AttributeError):
             what = "gcloud describes it in an unknown format"
             raise InputError(what, where=where, fix="check `gcloud compute tpus tpu-vm describe`") from None
-
-    def _dry_run_text(self, script: str) -> str:
-        """The command for each host and the script for its input, without the values of variables."""
-        state, kind, num_hosts = self.describe()
-        lines = [f"# slice {self.name}: {kind}, {state}, {several(num_hosts, 'host')}"]
-        lines += [shlex.join(self.ssh_words(index, first_command("maskwright-MARK"))) for index in range(num_hosts)]
-        return "\n".join([*lines, "", "# on the input of each:", script.rstrip()])
 
     def _wait_until_ready(self, stop: Stop, restart: bool) -> int:
         """The number of hosts. Waits for a slice that is being created or repaired; before a `restart` also for

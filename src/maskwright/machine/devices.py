@@ -92,7 +92,6 @@ class DeviceCount:
     device: Device
     count: int
     topology: str | None = None
-    """The topology of a slice."""
     processes: int = 1
     """Processes that share out the cores of CPUs."""
 

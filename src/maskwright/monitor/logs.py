@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.folder import Folder
-from maskwright.monitor.grown import Grown, last_lines
 from maskwright.monitor.status import RunReport, look
+from maskwright.run.grown import Grown, last_lines
 
 LOG = "log.txt"
 POLL_SECONDS = 0.5

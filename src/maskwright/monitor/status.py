@@ -42,8 +42,6 @@ MOST_LINES = 20
 
 @dataclass(frozen=True)
 class NewestCheckpoint:
-    """The newest checkpoint of a run."""
-
     step: int
     saved: float | None
     """Unix seconds, if the file system records them."""
@@ -60,7 +58,6 @@ class RunReport:
     why: str
     """Explains `state`."""
     fix: str
-    """The fix."""
     time: float
     status: Status | None
     checkpoint: NewestCheckpoint | None

@@ -25,13 +25,9 @@ class FinetuneCommand:
     """`maskwright finetune` as a value."""
 
     config: str
-    """Location of the YAML."""
     run: str
-    """Run directory."""
     overrides: tuple[str, ...]
-    """Overrides of the configuration, as KEY=VALUE."""
     log: str
-    """File to which its output is appended."""
 
     def words(self) -> list[str]:
         keys = [word for text in self.overrides for word in ("--set", text)]
@@ -68,8 +64,6 @@ def run(words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """One command of a sequence."""
-
     command: str
     """As a user would type it."""
     exit_code: int | None = None

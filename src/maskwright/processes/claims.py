@@ -54,10 +54,6 @@ class Claims:
             with suppress(OSError):
                 os.unlink(os.path.join(self.folder, CLAIM + name))
 
-    def give_all_back(self) -> None:
-        for name in [*self._mine]:
-            self.give_back(name)
-
     def alone(self, name: str, is_done: Callable[[], bool], make: Callable[[], object]) -> None:
         """Calls `make` in one of the processes; the others wait until `is_done`."""
         while not is_done():
@@ -122,12 +118,12 @@ def joined(folder: str, request: str) -> Iterator[Claims]:
                 fix = "wait for it, stop it, or choose another folder"
                 command = (alive[0].record or {}).get("command")
                 what = f"is in use by {alive[0].holder}, which has other text or options: {command}"
-                where = folder.removesuffix(f"{os.sep}parts")
-                raise Locked(what, where=where, fix=fix)
+                raise Locked(what, where=folder.removesuffix(f"{os.sep}parts"), fix=fix)
             time.sleep(POLL_SECONDS)
         yield claims
     finally:
-        claims.give_all_back()
+        for mine in [*claims._mine]:
+            claims.give_back(mine)
         lease.release()
 
 

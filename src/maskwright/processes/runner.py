@@ -149,7 +149,7 @@ class Runner:
                     pool, submitted_bytes = self._opened(), 0
                 submitted_bytes += sizes[number]
                 with _main_set_aside():  # it starts processes
-                    waiting[pool.submit(_compute_there, work, part, sizes[number])] = number
+                    waiting[pool.submit(_compute, work, part, sizes[number], _add)] = number
                 while len(waiting) >= self.processes:
                     yield from self._ended(waiting, bar)
             while waiting:
@@ -198,10 +198,6 @@ def _main_set_aside() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main
-
-
-def _compute_there(work: Callable[[Part], Result], part: Part, size: int) -> Result:
-    return _compute(work, part, size, _add)
 
 
 def _add(size: int) -> None:

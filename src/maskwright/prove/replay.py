@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
 from maskwright.data.loader import Loader
@@ -48,7 +47,6 @@ class Replay:
     """None if the step cannot be computed."""
     grad_norm: float | None
     error: str | None
-    """Why the step cannot be computed."""
     logged_loss: float | None
     """The run's own logged loss of this step, if it logged each step."""
     rows: list[RowLoss]
@@ -89,8 +87,7 @@ def replay(run: str, step: int) -> Replay:
         raise InputError("was fine-tuned, but replay computes only steps of pretraining", where=run, fix=fix)
     config = before.pretraining
     if not 0 <= step < config.steps:
-        fix = "count steps from 0"
-        raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)
+        raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix="count steps from 0")
     ready = prepare_run(config, before)
     before.train.require(ready.store.fingerprint)
     engine = start_engine(ready, before, exact_threads(ready.config, before))
@@ -114,7 +111,8 @@ def replay(run: str, step: int) -> Replay:
         engine.check()
     except HealthError as failure:
         loss, norm, error = None, None, failure.what
-    logged = _logged(directory, config, step)
+    lines = directory.read_metrics() if config.logging.every_steps == 1 else []
+    logged = next((line["loss"] for line in lines if line["step"] == step + 1 and "loss" in line), None)
     return Replay(step, data_step, start, step - first, loss, norm, error, logged, rows)
 
 
@@ -147,11 +145,3 @@ def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: in
         stats = engine.evaluate([batches[place.virtual_worker].part(place.row, place.row + 1)])
         losses.append(RowLoss(place, stats.loss, text))
     return sorted(losses, key=lambda row: -row.loss if math.isfinite(row.loss) else -math.inf)
-
-
-def _logged(directory: RunDirectory, config: RunConfig, step: int) -> float | None:
-    """The run's own logged loss of this step, if it logged each step."""
-    if config.logging.every_steps != 1:
-        return None
-    lines = (line for line in directory.read_metrics() if line["step"] == step + 1 and "loss" in line)
-    return next((line["loss"] for line in lines), None)

@@ -172,7 +172,6 @@ def _prepared(record: RunRecord, keys: dict[str, Any], what: str) -> Prepared:
 
 
 def _trained(record: RunRecord, keys: dict[str, Any], run: str) -> RecordedRun:
-    """Trains to the end in `run`."""
     file = f"{run}.yaml"
     storage.write_json(file, nested(keys))  # JSON is YAML
     say(f"training again: {run}")

@@ -9,8 +9,8 @@ from maskwright.core.console import human_bytes, human_count, several
 from maskwright.report import words
 from maskwright.report.configuration import as_typed, shown
 from maskwright.report.document import Bars, Block, Facts, Listing, Paragraph
+from maskwright.report.frame import ReportTable
 from maskwright.report.run import RecordedRun
-from maskwright.report.tables import ReportTable
 from maskwright.run.record import ancestors, describe
 
 MOST_LABELS = 30

@@ -13,8 +13,8 @@ from maskwright.config.settings import in_flow, keys_of, parse_yaml
 from maskwright.core.console import one_line, several, typed
 from maskwright.core.errors import ConfigError
 from maskwright.report.document import Block, Code, Folded, Paragraph
+from maskwright.report.frame import ReportTable
 from maskwright.report.run import RecordedRun
-from maskwright.report.tables import ReportTable
 
 # ---- differences --------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,6 @@ def _written(text: str | None) -> dict[str, Any]:
 
 
 def _at(values: Mapping[str, Any], dotted: str, default: Any) -> Any:
-    """The value of a dotted key."""
     value: Any = values
     for name in dotted.split("."):
         if not isinstance(value, dict) or name not in value:
@@ -124,7 +123,6 @@ def _set(value: Any) -> Any:
 
 
 def how_to_repeat(run: RecordedRun) -> list[Block]:
-    """The commands that repeat the run."""
     if run.record is None:
         return []
     blocks: list[Block] = []

@@ -52,8 +52,6 @@ class Level:
 
 @dataclass(frozen=True)
 class Tick:
-    """An event at a step."""
-
     step: float
     kind: TickKind
     text: str
@@ -146,7 +144,8 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
         parts.append(level("axis", y(value)))
         parts.append(f'<text x="{LEFT - 1}%" y="{y(value) + 4}" text-anchor="end">{heights.label(value)}</text>')
     parts += [level("zero", y(each.value)) for each in panel.levels]
-    parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in _separate(panel.ticks, last)]
+    columns = {(tick.kind, tick.colour, int(tick.step / max(last, 1.0) * COLUMNS / 2)): tick for tick in panel.ticks}
+    parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in columns.values()]
     parts.append(
         f'<svg class="area" x="{LEFT}%" y="0" width="{WIDTH}%" height="{bottom}" viewBox="0 0 {UNITS} {bottom}" '
         'preserveAspectRatio="none">'
@@ -179,12 +178,6 @@ def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
     shift = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike is at the same step
     attributes = f'x="{x}"{shift} y="{bottom - height - 1}" text-anchor="middle"'
     return f'{upright}<text class="{kind}" {attributes}>{mark}</text>'
-
-
-def _separate(ticks: Sequence[Tick], last: float) -> list[Tick]:
-    """One tick of a kind and colour for each column."""
-    shown = {(tick.kind, tick.colour, int(tick.step / max(last, 1.0) * COLUMNS / 2)): tick for tick in ticks}
-    return [*shown.values()]
 
 
 def _steps(last: float, bottom: int, x: Callable[[float], str]) -> str:

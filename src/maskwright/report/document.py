@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from maskwright.core import output
 from maskwright.core.secrets import redact
 from maskwright.report import frame, plots
-from maskwright.report.tables import ReportTable
+from maskwright.report.frame import ReportTable
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,6 @@ class Bars:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The conclusion of a page."""
-
     headline: str
     text: str
     kind: str

@@ -4,9 +4,18 @@ or dark like the reader's system, and fits a phone's width too."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
-from maskwright.report.tables import ReportTable
+
+@dataclass(frozen=True)
+class ReportTable:
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+    """Number of columns of words, on the left; the others are numbers."""
+
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Browsers refuse to load anything from the page."""
@@ -119,18 +128,16 @@ def table(content: ReportTable | None) -> str:
     head = "".join(
         f'<th scope="col"{_kind(idx, content.words)}>{escaped(name)}</th>' for idx, name in enumerate(content.header)
     )
-    rows = "".join(f"<tr>{_row(row, content.words)}</tr>" for row in content.rows)
+    rows = "".join(
+        f'<tr><th scope="row" class="word">{escaped(first)}</th>'
+        + "".join(f"<td{_kind(column, content.words)}>{escaped(cell)}</td>" for column, cell in enumerate(cells, 1))
+        + "</tr>"
+        for first, *cells in content.rows
+    )
     label = escaped(content.caption)
     return (
         f'<figure><figcaption>{label}</figcaption><div role="region" tabindex="0" aria-label="{label}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></figure>"
-    )
-
-
-def _row(row: Sequence[str], words: int) -> str:
-    first = f'<th scope="row" class="word">{escaped(row[0])}</th>'
-    return first + "".join(
-        f"<td{_kind(column, words)}>{escaped(cell)}</td>" for column, cell in enumerate(row) if column > 0
     )
 
 

@@ -109,7 +109,6 @@ def kills(run: RecordedRun) -> int:
 
 
 def summary(run: RecordedRun) -> str:
-    """The numbers of events, in one line."""
     if not run.history:
         return "This run has no history.jsonl: its saves, restarts and spikes are unknown."
     restarts, killed = max(0, len(run.at("started")) - 1), kills(run)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from maskwright.core.console import one_line
 from maskwright.core.secrets import redact
 from maskwright.report.document import Block, Conclusion, Facts, Folded, Notes, Paragraph, ReportSection, clean
-from maskwright.report.tables import ReportTable
+from maskwright.report.frame import ReportTable
 
 
 def page(title: str, sections: Sequence[ReportSection]) -> str:

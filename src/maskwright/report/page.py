@@ -9,7 +9,6 @@ from maskwright.report.document import Block, Folded, Listing, Paragraph, Report
 from maskwright.report.run import RecordedRun
 
 MOST_NAMED = 3
-"""Runs in a title."""
 
 
 def write(path: str, runs: Sequence[RecordedRun], dollars_per_hour: float | None = None) -> None:

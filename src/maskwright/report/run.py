@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 from maskwright.core import records
 from maskwright.core.console import several
@@ -25,10 +25,11 @@ from maskwright.run.directory import (
     step_folder,
     whole_steps,
 )
+from maskwright.run.grown import METRICS
+from maskwright.run.metric_names import is_finite as _is_number
 from maskwright.run.record import CONFIG, RunRecord, evaluations, parse
 
 Points = list[tuple[float, float]]
-METRICS = "metrics.jsonl"
 CONTENTS = {
     "status.json": "the state of the run",
     METRICS: "points of the curves",
@@ -50,13 +51,11 @@ class RecordedRun:
     """None before it is written."""
     environment: dict[str, Any]
     card: dict[str, Any]
-    """`data.json`."""
     metrics: list[dict[str, Any]]
     history: list[dict[str, Any]]
     results: dict[str, Any]
     """Scores of a fine-tuned run."""
     config_text: str | None
-    """`config.yaml`."""
     saved: dict[str, Any]
     """`step` and `weights_sha256` of the newest checkpoint; empty without one."""
     steps: tuple[int, ...] = ()
@@ -134,7 +133,6 @@ class RecordedRun:
         return self.record is not None and self.record.repeats and self.has_ended and bool(self.saved)
 
     def at(self, event: str) -> list[dict[str, Any]]:
-        """The lines of history with this event."""
         return [line for line in self.history if line.get("event") == event]
 
     @property
@@ -302,7 +300,3 @@ def _record(folder: Folder, inside: str) -> RunRecord | None:
         values = None
     written = folder.get_json(inside + "environment.json") or {}
     return parse(values, f"{folder.location}/{inside}{CONFIG}", str(written.get("maskwright") or ""))
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -11,8 +11,8 @@ from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
 from maskwright.report.curves import Curve, Level, Panel, Tick, stack
 from maskwright.report.document import Block, Drawing, Facts, Paragraph, Strip
+from maskwright.report.frame import ReportTable
 from maskwright.report.run import RecordedRun
-from maskwright.report.tables import ReportTable
 
 COLOURS = 6
 """Kinds of lines that the page's style distinguishes."""
@@ -90,25 +90,17 @@ def _loss(runs: Sequence[RecordedRun]) -> Panel:
 
 
 def _metrics(runs: Sequence[RecordedRun]) -> list[Panel]:
-    return [
-        Panel(
-            f"validation {_metric_name(key)}",
-            [Curve(run.name, run.points(key), _kind(index), dots=True) for index, run in enumerate(runs)],
-        )
-        for key in _metric_keys(runs)
-    ]
-
-
-def _metric_keys(runs: Sequence[RecordedRun]) -> list[str]:
     """Every metric of the validation split except the loss; only for fine-tuning."""
     if not all(run.is_finetuning for run in runs):
         return []
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith("valid_")}
-    return sorted(keys - {"valid_loss"})
-
-
-def _metric_name(key: str) -> str:
-    return key.removeprefix("valid_").replace("_", " ")
+    return [
+        Panel(
+            f"validation {key.removeprefix('valid_').replace('_', ' ')}",
+            [Curve(run.name, run.points(key), _kind(index), dots=True) for index, run in enumerate(runs)],
+        )
+        for key in sorted(keys - {"valid_loss"})
+    ]
 
 
 def _rates(runs: Sequence[RecordedRun]) -> list[Panel]:
@@ -214,15 +206,8 @@ def by_source(runs: Sequence[RecordedRun]) -> list[Block]:
         losses = run.points(f"valid_{name}_loss")
         loss, accuracy = run.score(f"valid_{name}_loss"), run.score(f"valid_{name}_accuracy")
         baseline = run.baseline(name)
-        rows.append(
-            (
-                name,
-                f"{losses[0][1]:.4f}" if losses else words.NOTHING,
-                f"{loss:.4f}" if loss is not None else words.NOTHING,
-                f"{accuracy:.2%}" if accuracy is not None else words.NOTHING,
-                f"{baseline[0]:.4f}" if baseline else words.NOTHING,
-            )
-        )
+        known = losses[0][1] if losses else None, loss, accuracy, baseline[0] if baseline else None
+        rows.append((name, *map(words.known, known, (".4f", ".4f", ".2%", ".4f"))))
     header = ("source", "first loss", "loss", "accuracy", "unigram baseline")
     keys = " ".join(_key(f"line {_kind(index)} bold", name) for index, name in enumerate(run.held_out))
     panel = Panel("held-out loss by source, nats", series, height=160)
@@ -236,15 +221,10 @@ def results(run: RecordedRun) -> list[Block]:
     if not splits:
         return []
     metrics = [key for key in run.results[splits[0]] if key != "examples"]
+    scores = {key: [run.results[split].get(key) for split in splits] for key in metrics}
     rows = tuple(
-        (
-            key,
-            *(
-                f"{value:.4f}" if isinstance(value := run.results[split].get(key), float) else words.NOTHING
-                for split in splits
-            ),
-        )
-        for key in metrics
+        (key, *(words.known(value if isinstance(value, float) else None, ".4f") for value in values))
+        for key, values in scores.items()
     )
     examples = tuple((name, several(run.results[name].get("examples", 0), "example")) for name in splits)
     caption = f"Scores of the best checkpoint, from step {run.results.get('step')}"
@@ -252,7 +232,6 @@ def results(run: RecordedRun) -> list[Block]:
 
 
 def beside(runs: Sequence[RecordedRun]) -> ReportTable:
-    """A table of several runs' numbers."""
     rows = []
     for run in runs:
         loss, accuracy, rate = run.score("valid_loss"), run.score("valid_accuracy"), speed(run)
@@ -262,8 +241,8 @@ def beside(runs: Sequence[RecordedRun]) -> ReportTable:
                 run.name,
                 run.state,
                 f"{run.step:,} of {run.of:,}",
-                f"{loss:.4f}" if loss is not None else words.NOTHING,
-                f"{accuracy:.2%}" if accuracy is not None else words.NOTHING,
+                words.known(loss, ".4f"),
+                words.known(accuracy, ".2%"),
                 words.tokens(status.tokens if status else None),
                 human_count(rate) if rate else words.NOTHING,
                 words.duration(run.seconds),

@@ -31,6 +31,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
 
 
+def known(value: float | None, form: str) -> str:
+    """The value in this format, for a table."""
+    return NOTHING if value is None else format(value, form)
+
+
 def tokens(count: int | None) -> str:
     return NOTHING if count is None else human_count(count)
 

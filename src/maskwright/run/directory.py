@@ -154,7 +154,6 @@ class RunDirectory:
     # ---- requests --------------------------------------------------------------------------------------------
 
     def leave_request(self, request: Request) -> None:
-        """Leaves a request for the run in this folder."""
         self.require()
         storage.write_json(self.path("request.json"), {"request": request, "time": time.time()})
 

@@ -39,7 +39,6 @@ class Beat:
     attempt: int
     started: float
     time: float
-    """When the file was written."""
     every_seconds: float
     """Time between two writes."""
     step: int

@@ -4,13 +4,17 @@ runs of both. docs/report-to.md lists them."""
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 HELD_OUT = "valid_"
 """Prefix of the names of held-out numbers in `metrics.jsonl`."""
 RENAMED = {"tokens": "num_input_tokens_seen"}
 """Names that differ in the Trainer."""
 COORDINATES = ("step", "time")
+
+
+def is_finite(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_held_out(record: dict[str, Any]) -> bool:
@@ -23,8 +27,7 @@ def trainer_names(record: dict[str, Any]) -> dict[str, float]:
     step, the time and numbers that are not finite are left out."""
     found: dict[str, float] = {}
     for name, value in record.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name in COORDINATES or not number or not math.isfinite(value):
+        if name in COORDINATES or not is_finite(value):
             continue
         if name.startswith(HELD_OUT):
             found[f"eval/{name.removeprefix(HELD_OUT)}"] = value

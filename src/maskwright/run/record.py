@@ -55,8 +55,6 @@ Via = Literal["--from", "model.init_from"]
 
 @dataclass(frozen=True)
 class FromFolder:
-    """The weights of a model folder."""
-
     location: str
     """Absolute; for a model of the Hub, its address with the commit."""
     sha256s: dict[str, str]

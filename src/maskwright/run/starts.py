@@ -58,7 +58,6 @@ class Starts:
 
 
 def first(step: int, hours: float | None, steps: int | None, now: float) -> Starts:
-    """The record of a first start."""
     stop_at = None if hours is None else now + 3600.0 * hours
     return Starts(1, 1, step, now, hours, stop_at, steps, None if steps is None else step + steps)
 
@@ -79,7 +78,6 @@ class StartsFile:
         return max(found, key=lambda record: record.time, default=None)
 
     def following(self, hours: float | None, steps: int | None) -> Starts:
-        """The record of the start that begins now."""
         step, now, last = self._directory.newest_step(), time.time(), self.read()
         return last.next(step, hours, steps, now) if last else first(step, hours, steps, now)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from maskwright.core.console import several
 from maskwright.report import words
-from maskwright.report.tables import ReportTable
+from maskwright.report.frame import ReportTable
 from maskwright.verdict import wording
 from maskwright.verdict.judge import ArmDifference, Score, VerdictReport
 from maskwright.verdict.results import Arm, ComparedTask, LearningRateSearch, Results

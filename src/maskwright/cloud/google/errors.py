@@ -142,7 +142,8 @@ def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str
             fix = f"run gcloud services enable {service} --project={project}, wait a minute, and run this again"
             return f"the API {service} is not enabled in project {project}", fix
         case "quota":
-            name = _quota(refusal)
+            facts = refusal.facts
+            name = facts.get("quota_limit") or facts.get("quota_metric") or _first(QUOTA_NAME, refusal.message)
             page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
             fix = f"request more at {page}" + (f" (filter for {name})" if name else "") + ", or use less"
             return f"quota {name or 'of the project'} is exceeded: {message}", fix
@@ -179,11 +180,6 @@ def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
     fix = "ask an owner to run: gcloud projects add-iam-policy-binding "
     fix += f"{project} --member=user:YOU --role={role} --condition=None"
     return f"permission {permission} is missing in project {project}", fix
-
-
-def _quota(refusal: Refusal) -> str | None:
-    facts = refusal.facts
-    return facts.get("quota_limit") or facts.get("quota_metric") or _first(QUOTA_NAME, refusal.message)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:

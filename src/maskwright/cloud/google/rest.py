@@ -118,7 +118,23 @@ class Google:
 
     @cached_property
     def _session(self) -> Any:
-        return _session()
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+        from google.auth.transport.requests import AuthorizedSession
+        from google.oauth2.credentials import Credentials
+
+        token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+        try:
+            if token:
+                project = os.environ.get("GOOGLE_CLOUD_QUOTA_PROJECT")
+                credentials: Any = Credentials(token=token, quota_project_id=project)
+            else:
+                credentials, _ = google.auth.default(scopes=[SCOPE])
+        except GoogleAuthError as error:
+            raise _no_credentials(error) from None
+        session = AuthorizedSession(credentials)
+        session.auth = lambda request: request  # otherwise a `default` entry of ~/.netrc would replace the token
+        return session
 
     def token(self) -> str:
         """An access token that is valid for the next minutes, for programs that cannot get one themselves."""
@@ -188,26 +204,6 @@ class Google:
             what = f"no answer, so it may or may not be done: {error}"
             fix = "run this again, which first checks what exists"
         return CloudError(what, reason="unreached", where=f"{self.address(api, path)}/{path}", fix=fix)
-
-
-def _session() -> Any:
-    import google.auth
-    from google.auth.exceptions import GoogleAuthError
-    from google.auth.transport.requests import AuthorizedSession
-    from google.oauth2.credentials import Credentials
-
-    token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-    try:
-        if token:
-            project = os.environ.get("GOOGLE_CLOUD_QUOTA_PROJECT")
-            credentials: Any = Credentials(token=token, quota_project_id=project)
-        else:
-            credentials, _ = google.auth.default(scopes=[SCOPE])
-    except GoogleAuthError as error:
-        raise _no_credentials(error) from None
-    session = AuthorizedSession(credentials)
-    session.auth = lambda request: request  # otherwise a `default` entry of ~/.netrc would replace the token
-    return session
 
 
 def bucket_folder(location: str, *, tries: int = 1) -> Folder:

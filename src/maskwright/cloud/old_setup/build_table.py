@@ -88,12 +88,7 @@ def row_of(action: str, tpu: str, mig: str, disk: str) -> _Row:
 
 
 def commands(
-    row: _Row,
-    environment: str,
-    parts: Collection[str],
-    service_account: str | None = None,
-    *,
-    refill: bool = False,
+    row: _Row, environment: str, parts: Collection[str], service_account: str | None = None, *, refill: bool = False
 ) -> tuple[list[list[str]], list[str]]:
     """Arguments of `maskwright`, and remarks for users of that set-up. `parts`: slice and group, if the YAML has
     them. `service_account` builds the image. Raises `InputError` if the YAML has nothing to `create`."""

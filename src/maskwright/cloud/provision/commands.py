@@ -133,13 +133,7 @@ def create_repository(session: EnvironmentSession, confirm: Confirm) -> None:
 # ---- down ------------------------------------------------------------------------------------------------------------
 
 
-def down(
-    location: str,
-    *,
-    only: Part | None = None,
-    delete_data: bool = False,
-    confirm: Confirm,
-) -> EnvironmentSession:
+def down(location: str, *, only: Part | None = None, delete_data: bool = False, confirm: Confirm) -> EnvironmentSession:
     """Delete running parts; with `delete_data`, everything; with `only`, that part. Jobs save before their cluster, or
     the class of their nodes, is deleted. The existing parts are read from Terraform's state, not from the YAML."""
     if only in ("disk", "nfs") and not delete_data:

@@ -127,12 +127,7 @@ def _parts_of(image: str) -> _Parts:
 
 
 def build(
-    image: str,
-    staging: str,
-    content: bytes,
-    arguments: Mapping[str, str],
-    *,
-    service_account: str | None,
+    image: str, staging: str, content: bytes, arguments: Mapping[str, str], *, service_account: str | None
 ) -> Image:
     """Build `content` (see `pack`) with Cloud Build, and wait. Raises `CloudError` for a build that fails, after the
     end of its log was shown."""

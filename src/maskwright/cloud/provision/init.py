@@ -25,8 +25,6 @@ SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
 
 @dataclass(frozen=True)
 class Check:
-    """The result for one requirement."""
-
     area: str
     """apis, bucket or machines"""
     what: str
@@ -68,14 +66,9 @@ def init(google: Google, environment: Environment) -> Outcome:
 # ---- APIs ----------------------------------------------------------------------------------------------------------
 
 
-def needed_apis(environment: Environment) -> list[str]:
-    names = [*APIS, *(["file"] if environment.nfs else [])]
-    return [f"{name}.googleapis.com" for name in names]
-
-
 def enable_apis(google: Google, environment: Environment) -> Iterator[Check]:
     """Enable those that are off. Only serviceusage must already be enabled."""
-    wanted = needed_apis(environment)
+    wanted = [f"{name}.googleapis.com" for name in (*APIS, *(["file"] if environment.nfs else []))]
     try:
         off = _off(google, wanted)
         if off:
@@ -95,7 +88,6 @@ def enable_apis(google: Google, environment: Environment) -> Iterator[Check]:
 
 
 def _wait_for_apis(google: Google, enabled: list[str]) -> None:
-    """Wait for the APIs that the other checks call."""
     until = time.monotonic() + SETTLE_SECONDS
     for api in ("cloudresourcemanager", "compute"):
         while f"{api}.googleapis.com" in enabled:

@@ -15,13 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import cluster, machines
-from maskwright.cloud.cluster import APPLY, NAMESPACE, kubectl
+from maskwright.cloud.cluster import NAMESPACE
 from maskwright.cloud.environment import Environment, Group, Placement, Slice
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CloudError, MaskwrightError
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
+from maskwright.launch.schedulers.kubernetes.kubectl import APPLY, kubectl
 from maskwright.launch.schedulers.kubernetes.pod import Manifest, manifest
 from maskwright.machine.tpus import TPUS
 

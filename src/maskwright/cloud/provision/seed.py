@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from maskwright.cloud import cluster
 from maskwright.cloud.environment import Disk, read_script
 from maskwright.cloud.provision import commands, disk_source, objects
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession
@@ -23,6 +22,7 @@ from maskwright.launch.follow import until_over
 from maskwright.launch.schedulers.kubernetes import pod
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
 from maskwright.launch.schedulers.kubernetes.jobs import condition
+from maskwright.launch.schedulers.kubernetes.kubectl import APPLY
 from maskwright.launch.schedulers.kubernetes.pod import CONFIG_FOLDER, KubernetesJob, Manifest, Mount, manifest
 
 JOB, CLAIM, DISK, MODE, SCRIPT = "seed", "seed", "/disk", "ReadWriteOnce", "prepare.sh"
@@ -35,12 +35,7 @@ DIGEST = "maskwright/digest"
 
 
 def seed(
-    location: str,
-    *,
-    again: bool = False,
-    replace_disk: bool = False,
-    anyway: bool = False,
-    confirm: Confirm,
+    location: str, *, again: bool = False, replace_disk: bool = False, anyway: bool = False, confirm: Confirm
 ) -> EnvironmentSession:
     """`again` fills a new disk although one is seeded; `replace_disk` lets one of another size or type replace it.
     Raises `InputError` if no run can read the content of the bucket, unless `anyway`, and `MaskwrightError` if the Job
@@ -133,7 +128,7 @@ def _start(session: EnvironmentSession, manifests: list[Manifest]) -> None:
         say("following the Job that fills the disk already")
         return
     _remove(session)
-    objects.run(environment, cluster.APPLY, text=objects.as_text(manifests))
+    objects.run(environment, APPLY, text=objects.as_text(manifests))
     say(f"the Job {JOB} fills {environment.disk_name(session.record.generation)}; it continues without this command")
 
 

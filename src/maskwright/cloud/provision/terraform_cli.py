@@ -41,8 +41,6 @@ DROPPED = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one resource."""
-
     address: str
     type: str
     kind: str
@@ -75,7 +73,10 @@ class Terraform:
         self.environment = environment
         self.folder = os.path.join(storage.users_cache(), "maskwright", "env", environment.project, environment.name)
         self._lock = f"-lock-timeout={LOCK_SECONDS}s"
-        self._binary = find_binary()
+        if (binary := shutil.which("terraform") or shutil.which("tofu")) is None:  # it refuses to be too old by itself
+            fix = "install Terraform 1.7 or newer (developer.hashicorp.com/terraform/install) or OpenTofu"
+            raise InputError("neither terraform nor tofu is on the PATH", where="terraform", fix=fix)
+        self._binary = binary
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -211,14 +212,6 @@ class Terraform:
         what = redact(first) or f"exit code {code}"
         fix = "read its output above, and run the same command again to continue"
         return TerraformError(what, code if code > 0 else 1, where=where, fix=fix)
-
-
-def find_binary() -> str:
-    """Terraform refuses the configuration itself if it is too old."""
-    if (binary := shutil.which("terraform") or shutil.which("tofu")) is None:
-        fix = "install Terraform 1.7 or newer (developer.hashicorp.com/terraform/install) or OpenTofu"
-        raise InputError("neither terraform nor tofu is on the PATH", where="terraform", fix=fix)
-    return binary
 
 
 def _variables() -> dict[str, str]:

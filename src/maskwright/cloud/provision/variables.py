@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from maskwright.cloud.environment import Environment
+from maskwright.cloud.environment import ENVIRONMENT_LABEL, Environment
 from maskwright.cloud.record import EnvironmentRecord
 
 
@@ -16,7 +16,7 @@ def variables(environment: Environment, record: EnvironmentRecord, *, delete_dat
         "region": environment.region,
         "zone": environment.zone,
         "name": environment.name,
-        "labels": environment.all_labels(),
+        "labels": {ENVIRONMENT_LABEL: environment.name, **environment.labels},
         "cluster": {**environment.cluster.model_dump(), "location": environment.location},
         "nat": network.nat,
         "network": network.name

@@ -175,8 +175,6 @@ def conclude(job: VertexJob, ended_as_asked: bool) -> None:
 
 @dataclass(frozen=True)
 class VertexJobTarget:
-    """One job, as a target."""
-
     name: str
     """`vertex:PROJECT/REGION/ID`."""
 

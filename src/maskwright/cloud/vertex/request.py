@@ -47,12 +47,10 @@ class Vertex(Place):
     num_nodes: Annotated[int, Option("Machines that train together.", "N", min=1)] = 1
     machine_type: Annotated[str | None, Option("Machine type. For a TPU slice, --accelerator decides.", "NAME")] = None
     accelerator: Annotated[
-        str | None,
-        Option("TPU slice, such as v6e:4x4, or GPUs of an N1 machine, such as NVIDIA_TESLA_T4:2.", "KIND:N"),
+        str | None, Option("TPU slice, such as v6e:4x4, or GPUs of an N1 machine, such as NVIDIA_TESLA_T4:2.", "KIND:N")
     ] = None
     strategy: Annotated[
-        Literal["STANDARD", "SPOT", "FLEX_START"],
-        Option("How Google provides machines. SPOT ones may be preempted."),
+        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How Google provides machines. SPOT ones may be preempted.")
     ] = "STANDARD"
     wait_hours: Annotated[
         float | None, Option("Maximum hours to wait for FLEX_START machines; 0 waits without a limit.", "N", min=0.0)

@@ -47,7 +47,6 @@ class _Host:
     ready: bool = False
     stop_requested_at: float | None = None
     lost_at: float | None = None
-    """When its connection was seen to have ended."""
     end: End | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
@@ -191,7 +190,6 @@ class ShellAttempt(Attempt):
             host.request_stop()
 
     def close(self) -> None:
-        """Ends the remaining connections."""
         for host in self.hosts:
             host.drop()
             host.process.wait()

@@ -145,8 +145,7 @@ class RayCluster:
             return request()
         except AuthenticationError:
             fix = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the cluster's token"
-            what = "the cluster refuses the token, or there is none"
-            raise InputError(what, where=self.address, fix=fix) from None
+            raise InputError("the cluster refuses the token, or there is none", where=self.address, fix=fix) from None
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise self._silent(" ".join(str(error).split())[:200]) from None
         except (RuntimeError, ValueError) as error:
@@ -185,11 +184,6 @@ class RayCluster:
 
     def logs(self, job: str) -> str:
         return str(self.ask(lambda: self._client.get_job_logs(job)))
-
-    def show_log(self, job: str, show: Show) -> None:
-        lines = Lines(show)
-        lines.take(self.logs(job), 0)
-        lines.end()
 
     def follow(self, job: str, lines: Lines) -> RayJob:
         """Follows a job to its end, over lost connections. Raises `StoppedEarly` if the head forgets it."""
@@ -320,8 +314,6 @@ def conclude(job: RayJob) -> None:
 
 @dataclass(frozen=True)
 class RayJobTarget:
-    """A run target: a job by its ID."""
-
     job: str
     address: str | None = None
 
@@ -336,7 +328,9 @@ class RayJobTarget:
         if follow:
             follow_to_its_end(cluster, self.job, show)
         else:
-            cluster.show_log(self.job, show)
+            whole = Lines(show)
+            whole.take(cluster.logs(self.job), 0)
+            whole.end()
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
@@ -350,7 +344,6 @@ class RayJobTarget:
 
 
 def list_jobs(address: str | None = None) -> JobList:
-    """All jobs that were submitted to a cluster."""
     return table_of(RayCluster(address).jobs())
 
 

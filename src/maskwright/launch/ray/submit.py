@@ -44,8 +44,7 @@ BEYOND_GRACE_SECONDS = 30
 @dataclass(frozen=True)
 class Ray(Place):
     num_nodes: Annotated[
-        int | None,
-        Option("Machines, or parts of one, that train together. Default: all of the cluster.", "N", 1),
+        int | None, Option("Machines, or parts of one, that train together. Default: all of the cluster.", "N", 1)
     ] = None
     gpus_per_node: Annotated[
         int | None, Option("GPUs to use on each; 0 trains on the CPU. Default: all of the cluster.", "N", 0)

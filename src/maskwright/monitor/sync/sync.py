@@ -20,12 +20,12 @@ from maskwright.core.console import answer, lost_terminal_is_no_error, typed
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
-from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import look
 from maskwright.monitor.sync.mlflow import MLflow
 from maskwright.monitor.sync.service import About, Begin, MetricsLine, Outcome, Service
 from maskwright.monitor.sync.wandb import Wandb
 from maskwright.run.directory import RunDirectory
+from maskwright.run.grown import METRICS, Grown, lines_of
 from maskwright.run.heartbeat import read_local
 from maskwright.run.metric_names import is_held_out, trainer_names
 
@@ -47,17 +47,14 @@ class Sent:
     """`sync/SERVICE.json` in the run directory: what was sent to a service so far."""
 
     run_id: str = ""
-    """The run's id in the service."""
     trained: int = -1
     """Step of the last training line that was sent."""
     evaluated: int = -1
-    """Step of the last evaluation that was sent."""
     rollbacks: int = 0
     """How many of the run's rollbacks these steps include."""
     outcome: str = ""
     """The outcome that was sent at the run's end; empty while it continues."""
     lines: int = 0
-    """Number of lines sent in all."""
 
     def report(self, to: To) -> str:
         last = max(self.trained, self.evaluated, 0)
@@ -170,18 +167,18 @@ class Forwarder:
             self.sent.evaluated = min(self.sent.evaluated, rollback["step"])
         self.sent.rollbacks = len(noted)
 
-    def _is_new(self, record: dict[str, Any]) -> bool:
-        return bool(record["step"] > (self.sent.evaluated if is_held_out(record) else self.sent.trained))
-
     def _pass_on(self, outcome: Outcome | None) -> None:
         """Sends the queued lines, and an outcome if there is one. Raises `MaskwrightError` with the service's words."""
-        new = [record for record in self._waiting if self._is_new(record)]
+        last = {True: self.sent.evaluated, False: self.sent.trained}
+        new = [record for record in self._waiting if record["step"] > last[is_held_out(record)]]
         if not new and (outcome or "") == self.sent.outcome and (outcome or self._service):
             self._waiting = []
             return
         try:
             if self._service is None:
-                self._service = self._begin(self._about(), self.sent.run_id or None)
+                name, config = os.path.basename(self.directory.location), self.directory.read_record().keys
+                about = About(name, self.directory.path(FOLDER), redact_all(config))
+                self._service = self._begin(about, self.sent.run_id or None)
                 self.sent.run_id, self.sent.outcome = self._service.run_id, ""
                 self._keep()
             if new:
@@ -208,11 +205,6 @@ class Forwarder:
         again = f"`{typed(['sync', self.directory.location, '--to', self.to])}` sends the rest"
         what = f"{said[:200]}; this does not affect the run, and {self.directory.metrics} has every line"
         return MaskwrightError(what, where=self.to, fix=f"when it can be reached, {again}")
-
-    def _about(self) -> About:
-        config = self.directory.read_record().keys
-        name = os.path.basename(self.directory.location)
-        return About(name, self.directory.path(FOLDER), redact_all(config))
 
     def _keep(self) -> None:
         storage.write_json(self._path, asdict(self.sent))

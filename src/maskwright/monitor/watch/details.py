@@ -12,12 +12,12 @@ from typing import Any
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
-from maskwright.monitor.grown import backwards
 from maskwright.monitor.logs import LOG
 from maskwright.monitor.status import read_record
 from maskwright.monitor.watch.numbers import is_number
 from maskwright.monitor.watch.runs import GOING, LIST_SECONDS, Watched, known
 from maskwright.run.directory import HISTORY, MANIFEST, read_lines, step_folder, step_of
+from maskwright.run.grown import backwards
 from maskwright.run.record import RecordedChange, describe
 
 MOST_INCIDENTS = 500

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from maskwright.core.folder import Folder
-from maskwright.monitor.grown import METRICS, Grown, backwards, lines_of
+from maskwright.run.grown import METRICS, Grown, backwards, lines_of
 
 LOSS = "loss"
 """Only the lines of training have it."""

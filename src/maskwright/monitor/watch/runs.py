@@ -20,11 +20,11 @@ from maskwright.core.console import several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
-from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import RunReport, look, read_record
 from maskwright.monitor.watch.find import FoundRuns, RunLocation, find
 from maskwright.monitor.watch.numbers import Numbers
 from maskwright.run.directory import HISTORY, step_folder
+from maskwright.run.grown import METRICS, Grown, lines_of
 from maskwright.run.record import CONFIG
 
 FIND_SECONDS, FIND_SHARE = 10.0, 0.05
@@ -173,7 +173,6 @@ class Runs:
         return sorted(rows, key=_place)
 
     def to_json(self) -> dict[str, Any]:
-        """The table for programs."""
         return {"time": time.time(), "folders": self.folders, "problems": self.problems, "runs": self.rows()}
 
     @property

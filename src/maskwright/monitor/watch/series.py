@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.core.folder import Folder
-from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.watch.numbers import is_number
+from maskwright.run.grown import METRICS, Grown, lines_of
 
 MOST_POINTS = 5_000
 KEPT_SECONDS = 600.0

@@ -19,12 +19,12 @@ from maskwright.core.console import answer, print_exception
 from maskwright.core.errors import InputError, MaskwrightError, as_record
 from maskwright.core.extras import missing, require
 from maskwright.monitor import run as target
-from maskwright.monitor.grown import METRICS
 from maskwright.monitor.watch import details
 from maskwright.monitor.watch.guard import Guard, given_token, is_loopback, new_token
 from maskwright.monitor.watch.runs import Runs, Watched
 from maskwright.monitor.watch.series import Shelf
 from maskwright.run.directory import Request, RunDirectory
+from maskwright.run.grown import METRICS
 
 PAGE = os.path.join(os.path.dirname(__file__), "page")
 KINDS = {

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 2.0
 BARS = "▁▂▃▄▅▆▇█"
 GAP = 2
-"""Between two columns."""
 NARROWEST_NAME, WIDEST_HEALTH = 16, 40
 MOST_PROBLEMS = 5
 BAD = ("hung", "lost", "silent", "failed")
@@ -76,11 +75,6 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _end_of(text: str, width: int) -> str:
-    """Cuts a text at its front, since names of runs differ at their ends."""
-    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
-
-
 def table(
     rows: Sequence[dict[str, Any]],
     problems: Sequence[str],
@@ -133,7 +127,8 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
     for number, row in enumerate(rows):
         style = STYLES.get(row["state"], "")
         row_cells = {key: Text(cells[key][number], style if key is state else "") for key in COLUMNS if key in shown}
-        row_cells[name] = Text(_end_of(cells[name][number], name_room))
+        full = cells[name][number]  # cut at its front, since names of runs differ at their ends
+        row_cells[name] = Text(full if len(full) <= name_room else "…" + full[len(full) - name_room + 1 :])
         grid.add_row(*row_cells.values())
     return grid
 
@@ -153,7 +148,6 @@ def live(
     sleep: Callable[[float], None] = time.sleep,
     go_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Draws until a signal ends it."""
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as drawn:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from maskwright.core.console import human_bytes, several
 from maskwright.report import document, words
 from maskwright.report.document import Bars, Block, Folded, Paragraph, ReportSection
-from maskwright.report.tables import ReportTable
+from maskwright.report.frame import ReportTable
 from maskwright.text.audit import MOJIBAKE, Audit, Finding
 from maskwright.text.layout import LAYOUTS
 

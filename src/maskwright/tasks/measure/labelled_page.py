@@ -5,7 +5,7 @@ from __future__ import annotations
 from maskwright.labels.by_label import Calibration
 from maskwright.report import document, plots
 from maskwright.report.document import Block, Drawing, Folded, Paragraph, ReportSection
-from maskwright.report.tables import ReportTable
+from maskwright.report.frame import ReportTable
 from maskwright.tasks.measure.labelled import WIDEST, Scores
 
 CONFUSIONS = 20

@@ -32,7 +32,6 @@ class SlicePods(NamedTuple):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the nodes."""
         return {KIND_LABEL: tpus.TPUS[self.kind].gke_label, TOPOLOGY_LABEL: self.topology}
 
     @property

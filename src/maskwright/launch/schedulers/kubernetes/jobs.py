@@ -102,7 +102,6 @@ class ClusterJob:
         return self.address, self.kind, self.state, "-" if self.code is None else str(self.code), self.created, self.run
 
     def now(self) -> str:
-        """Its state in a line."""
         return f"{self.state}{f': {redact(one_line(self.why))}' if self.why else ''}"
 
     def report(self) -> str:
@@ -359,13 +358,7 @@ class LeadersLog:
         self.close()
 
 
-def follow_to_its_end(
-    jobs: Jobs,
-    name: str,
-    address: str,
-    show: Show = show_line,
-    lines: int | None = None,
-) -> None:
+def follow_to_its_end(jobs: Jobs, name: str, address: str, show: Show = show_line, lines: int | None = None) -> None:
     """Shows states and lines until the job is over, then raises the error with its exit code. Ctrl-C ends only the
     following."""
     job: ClusterJob | None = jobs.get(name, address)
@@ -410,8 +403,6 @@ def _show_first_failure(jobs: Jobs, job: ClusterJob, show: Show) -> None:
 
 @dataclass(frozen=True)
 class KubernetesTarget:
-    """A run target: one job."""
-
     address: str
     name: str
     access: Access
@@ -475,6 +466,5 @@ class KubernetesTarget:
 
 
 def list_jobs(access: Access, address_of: Callable[[str], str]) -> JobList:
-    """All jobs of a namespace."""
     jobs = Jobs(access).select(OURS, address_of)
     return JobList(("JOB", "KIND", "STATE", "EXIT", "CREATED", "RUN"), jobs)

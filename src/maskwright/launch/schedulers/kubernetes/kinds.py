@@ -79,27 +79,23 @@ def _with_template(job: KubernetesJob, metadata: Manifest, spec: Manifest) -> Ma
 
 def _job_spec(job: KubernetesJob, words: Sequence[str], restarts: int, restart: str) -> Manifest:
     """`restart`: the action for an end after which a restart may help."""
-    return {
-        "completionMode": "Indexed",
-        "completions": job.num_pods,
-        "parallelism": job.num_pods,
-        **_deadline(job),
-        "backoffLimit": restarts,
-        "podFailurePolicy": _policy(restart),
-        # A pod is not replaced while it still saves.
-        "podReplacementPolicy": "Failed",
-        "template": pod.template(job, words),
-    }
-
-
-def _policy(restart: str) -> Manifest:
     container = {"containerName": CONTAINER, "operator": "In"}
     rules: list[Manifest] = [
         {"action": "FailJob", "onExitCodes": {**container, "values": FINAL}},
         {"action": restart, "onPodConditions": [{"type": "DisruptionTarget"}]},
         {"action": restart, "onExitCodes": {**container, "values": [EARLY]}},
     ]
-    return {"rules": rules}
+    return {
+        "completionMode": "Indexed",
+        "completions": job.num_pods,
+        "parallelism": job.num_pods,
+        **_deadline(job),
+        "backoffLimit": restarts,
+        "podFailurePolicy": {"rules": rules},
+        # A pod is not replaced while it still saves.
+        "podReplacementPolicy": "Failed",
+        "template": pod.template(job, words),
+    }
 
 
 def _network_policy(job: KubernetesJob) -> Manifest:

@@ -36,11 +36,7 @@ REASONS = {
     "NotFound": "missing",
     "AlreadyExists": "exists",
     "Conflict": "exists",
-    "InternalError": "failed",
-    "ServerTimeout": "failed",
-    "ServiceUnavailable": "failed",
-    "Timeout": "failed",
-    "TooManyRequests": "failed",
+    **dict.fromkeys(("InternalError", "ServerTimeout", "ServiceUnavailable", "Timeout", "TooManyRequests"), "failed"),
 }
 NO_STATUS = re.compile(r"^(?:Error from server: |Unable to connect to the server|The connection to the server )", re.M)
 """Words of kubectl when no status came, because the connection failed or was cut."""

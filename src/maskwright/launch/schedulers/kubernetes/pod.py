@@ -99,7 +99,6 @@ def manifest(version: str, kind: str, metadata: Manifest, **more: Any) -> Manife
 
 
 def labels(name: str) -> dict[str, str]:
-    """Labels of every object of a job."""
     return {PRODUCT: "maskwright", INSTANCE: name}
 
 

@@ -200,7 +200,6 @@ def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
 
 
 def values_name(name: str) -> str:
-    """Name of the Secret with the values of `--env`."""
     return f"{name}-env"
 
 
