@@ -207,7 +207,8 @@ def test_parts_of_weights_and_the_tokenizer_alone(hub: FakeHub, folder: Path, co
 
     hub.repositories["team/base"].private = False
     found = load_model("hf://team/base")
-    assert found.location == f"hf://team/base@{commit}" and found.pooling == "cls"
+    assert found.location == f"hf://team/base@{commit}"
+    assert pooling_of(found.tokenizer_folder) == (True, False)
     assert all((found.parameters[name] == parameters[name]).all() for name in names)
     del hub.repositories["team/base"].commits[commit]["model-00002-of-00002.safetensors"]
     shutil.rmtree(tmp_path / "cache")
