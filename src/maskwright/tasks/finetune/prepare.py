@@ -343,13 +343,14 @@ class FinetuneRun:
         task, shares = self.config.task, predictions.probabilities
         if len({*gold}) == 1:
             return
-        if len({*predictions.outcomes}) > 1:
-            if task.kind == "regression" and scores["mse"] >= (least := float(np.var(gold))):
-                warn(
-                    f"{split}: its numbers are no nearer to the labels than their mean (mse {scores['mse']:.4g}, of "
-                    f"the mean {least:.4g}), which pearson and spearman do not show. Try more epochs, other learning "
-                    "rates, evaluation.metric: mse, or labels with a standard deviation near 1"
-                )
+        if task.kind == "regression" and scores["mse"] >= (least := float(np.var(gold))):
+            warn(
+                f"{split}: its numbers are no nearer to the labels than their mean (mse {scores['mse']:.4g}, of the "
+                f"mean {least:.4g}), which pearson and spearman do not show. Try more epochs, other learning rates, "
+                "evaluation.metric: mse, or labels with a mean near 0 and a standard deviation near 1, since bf16 and "
+                "fp16 round numbers such as years"
+            )
+        if task.kind == "regression" or len({*predictions.outcomes}) > 1:
             return
         if task.kind == "multi_label_classification" and shares is not None:
             threshold, score = best_threshold(gold, shares)
