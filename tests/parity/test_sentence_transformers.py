@@ -143,7 +143,9 @@ def test_vectors_and_scores_are_ours(architecture: str, tokenizer: str, tmp_path
     assert [each["corpus_id"] for each in judge.rank(TEXTS[0], TEXTS[6:])] != []
 
 
-def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) -> None:
+def test_vectors_follow_the_modules_of_a_folder(
+    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Poolings in the form of version 6 and of older ones. An export keeps them."""
     folder = tmp_path / "dense"
     export_as(
@@ -198,6 +200,9 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) 
         again = loaded("dense", tmp_path / f"again-{row}")
         np.testing.assert_allclose(again.encode(TEXTS), said, atol=1e-5)
         assert again.prompts == prompts
+        export_as(None, model, str(tmp_path / f"plain-{row}"))
+        warned = f"warning: {folder}: its modules.json makes other vectors than the mean" in capsys.readouterr().err
+        assert warned == (row < 2)
     storage.write_json(str(folder / "tokenizer.json"), words)
     with pytest.raises(InputError, match="makes vectors by Dense, lower case, which"):
         vectors(model, examples, 64, "cpu")
