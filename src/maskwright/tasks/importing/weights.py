@@ -21,7 +21,6 @@ from maskwright.model.hf.folder import listed, read_model_folder
 from maskwright.model.hf.former import without_wrappers
 from maskwright.model.hf.names import Parameters, has_head
 from maskwright.model.hf.other_folders import pickled_weights, require_folder, without_config, without_weights
-from maskwright.tasks.models.modules import warn_of_modules
 from maskwright.text.tokenizer import FILES
 from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 from maskwright.training.tensor_file import write_tensors
@@ -143,7 +142,6 @@ def _converted(files: Sequence[str], beside: str, folder: str) -> tuple[Paramete
     for name in ("config.json", "tokenizer.json", *FILES):
         if os.path.isfile(os.path.join(beside, name)):
             shutil.copyfile(os.path.join(beside, name), os.path.join(folder, name))
-    warn_of_modules(beside, beside)
     try:
         names, taken_off = without_wrappers(weights, read_hf_config(folder, head=False))
     except MaskwrightError as error:
