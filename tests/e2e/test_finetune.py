@@ -28,6 +28,7 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.labels.metrics import Predictions
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.model.config import TaskKind, training_flops
+from maskwright.model.initial import begin_among
 from maskwright.prove.verify_resume import TIMES
 from maskwright.report import page
 from maskwright.report.run import read_all
@@ -427,6 +428,8 @@ def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., Finetu
     found, numbers = number.starting_state().parameters, [one.value for one in number.dataset.train]
     last = [name for name in found if name.startswith("classifier.") and "dense" not in name and name.endswith("bias")]
     assert [found[name].tolist() for name in last] == [[pytest.approx(np.mean(numbers))]] and np.mean(numbers) > 0.1
+    begin_among(np.array([7.0, 9.0]), trained := dict(found))
+    assert all(trained[name] is value for name, value in found.items()), "a trained head stays"
     assert found["classifier.out_proj.weight"].shape == (1, 128)
     assert np.array_equal(found["classifier.dense.weight"], first.parameters["classifier.dense.weight"])
     fresh = prepared(make(model={"init_from": str(tmp_path / "first"), "weights": "random"}))

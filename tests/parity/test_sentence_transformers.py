@@ -143,7 +143,9 @@ def test_vectors_and_scores_are_ours(architecture: str, tokenizer: str, tmp_path
     assert [each["corpus_id"] for each in judge.rank(TEXTS[0], TEXTS[6:])] != []
 
 
-def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) -> None:
+def test_vectors_follow_the_modules_of_a_folder(
+    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Poolings in the form of version 6 and of older ones. An export keeps them."""
     folder = tmp_path / "dense"
     export_as(
@@ -153,6 +155,10 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) 
     modules = json.loads((folder / "modules.json").read_text())
     prompts = {"query": "search: ", "document": ""}
     storage.write_json(str(folder / "config_sentence_transformers.json"), {"prompts": prompts})
+    words = json.loads((folder / "tokenizer.json").read_text())
+    storage.write_json(str(folder / "tokenizer.json"), words | {"normalizer": {"type": "Lowercase"}})
+    as_it_is = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": "TokenizersBackend"}
+    storage.write_json(str(folder / "tokenizer_config.json"), as_it_is)
     for row, (pooling, later, length, refused) in enumerate(
         (
             ({"pooling_mode": "cls"}, ["base.modules.normalize.Normalize"], 24, ""),
@@ -178,7 +184,8 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) 
         storage.write_json(str(folder / "2" / "config.json"), {})
         storage.write_json(str(folder / "modules.json"), [*modules, *more])
         storage.write_json(str(folder / "1_Pooling" / "config.json"), {"word_embedding_dimension": 32, **pooling})
-        storage.write_json(str(folder / "sentence_bert_config.json"), {"max_seq_length": length})
+        settings = {"max_seq_length": length, "do_lower_case": True}
+        storage.write_json(str(folder / "sentence_bert_config.json"), settings)
         model = load_model(str(folder), bare=True)
         assert model.max_seq_len == length
         if refused:
@@ -193,6 +200,12 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer: str, tmp_path: Path) 
         again = loaded("dense", tmp_path / f"again-{row}")
         np.testing.assert_allclose(again.encode(TEXTS), said, atol=1e-5)
         assert again.prompts == prompts
+        export_as(None, model, str(tmp_path / f"plain-{row}"))
+        warned = f"warning: {folder}: its modules.json makes other vectors than the mean" in capsys.readouterr().err
+        assert warned == (row < 2)
+    storage.write_json(str(folder / "tokenizer.json"), words)
+    with pytest.raises(InputError, match="makes vectors by Dense, lower case, which"):
+        vectors(model, examples, 64, "cpu")
 
 
 def scores_of(model: TrainedModel) -> np.ndarray[Any, Any]:

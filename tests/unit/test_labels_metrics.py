@@ -153,6 +153,7 @@ def test_numbers_are_judged_as_scipy_does() -> None:
         ([[0, 9, 0], [0, 9, 0], [0, 9, 0]], None),
         ([[9, 0, 0], [0, 5, 5], [0, 9, 1]], None),
         ([[0, 4, 0], [4, 0, 0], [0, 0, 9]], None),
+        ([[240, 260, 0], [260, 240, 0], [0, 0, 9]], None),
     ],
 )
 def test_labels_in_another_order_are_told(table: list[list[int]], said: str | None) -> None:

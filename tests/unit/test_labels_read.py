@@ -361,6 +361,7 @@ def test_lines_of_fasttext_and_lines_of_text(tmp_path: Path) -> None:
     for content, words in (
         ("Eva paid.\nLima (Peru) too\n\n", [("Eva", "paid", "."), ("Lima", "(", "Peru", ")", "too")]),
         ("Eva\npaid.\n", [("Eva", "paid.")]),
+        ("Eva paid.", [("Eva", "paid", ".")]),
         ("Eva X\npaid. O\n\nLima X\n", [("Eva", "paid."), ("Lima",)]),
     ):
         path.write_text(content)

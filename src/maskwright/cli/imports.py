@@ -68,10 +68,12 @@ def import_(
 def _weights(source: str, folder: str | None, as_json: bool) -> None:
     from maskwright.core.console import typed, warn
     from maskwright.tasks.importing.weights import import_weights
+    from maskwright.tasks.models.modules import warn_of_modules
 
     if folder is None:
         raise InputError("is missing", where="--to", fix=f"{typed(['import', 'weights', source, '--to'])} FOLDER")
     made = import_weights(source, folder)
+    warn_of_modules(source, source)
     if made.left_out:
         warn(f"{len(made.left_out)} tensors are left out: {', '.join(made.left_out[:8])}")
     if not made.has_tokenizer:

@@ -71,7 +71,7 @@ def predict(
 
 @command(app, "embed")
 def embed(model: Model, texts: Texts, output: str, as_json: AsJson = False) -> None:
-    """Write a vector for each text: the mean of its tokens' last hidden states.
+    """Write a vector for each text: the mean of its tokens' last hidden states, unless modules.json takes the first's.
 
     output --to FILE: File to write: .npy for the vectors alone, .parquet for vectors and texts.
     """

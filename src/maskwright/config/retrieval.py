@@ -47,7 +47,7 @@ class RetrievalData(Section):
 class RetrievalModel(Section):
     init_from: str
     """Encoder to start from: a run directory, a Hugging Face folder or hf://OWNER/NAME@REVISION. The vector of a text
-    is the mean of its tokens' last hidden states."""
+    is the mean of its tokens' last hidden states, unless its modules.json takes the first token's."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """random: random weights in the shape of init_from, with its tokenizer."""
 

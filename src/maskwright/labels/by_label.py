@@ -15,8 +15,6 @@ from maskwright.labels.metrics import KINDS, Predictions, entity_counts, gold_ou
 from maskwright.labels.spans import mark_spans
 
 BINS = 15
-FEW = 5
-"""Examples of a label from which `exchanged` counts it."""
 CLASSES = ("single_label_classification", "multi_label_classification", "token_classification")
 """Kinds of task whose results have labels."""
 
@@ -102,11 +100,12 @@ def confusion_matrix(
 
 def exchanged(labels: Sequence[str], table: NDArray[np.int64]) -> str | None:
     """A sentence on labels that take each other's places in a confusion matrix, as where the model numbers them in
-    another order than the file: more than half of each one's examples, at least `FEW`, are predicted as the next."""
+    another order than the file: more than half of each one's examples are predicted as the next, and more than as
+    itself by twice the deviation of guesses between the two."""
     moved = {
         gold: int(row.argmax())
         for gold, row in enumerate(table)
-        if row.sum() >= FEW and 2 * row.max() > row.sum() and row.argmax() != gold
+        if 2 * row.max() > row.sum() and row.max() - row[gold] > 2 * np.sqrt(row.max() + row[gold])
     }
     while moved and (kept := {a: b for a, b in moved.items() if b in moved and a in moved.values()}) != moved:
         moved = kept

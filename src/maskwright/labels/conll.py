@@ -67,11 +67,12 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
 
 
 def has_texts(name: str, reading: Reading) -> bool:
-    """Whether a file without tags holds a text on each line: lines of different lengths, none blank between them."""
+    """Whether a file without tags holds a text on each line: lines of different lengths, none blank between them, or a
+    single line."""
     lengths = [len(line.split()) for _, line in numbered_lines(name, reading.encoding)]
     while lengths and not lengths[-1]:
         lengths.pop()
-    return 0 not in lengths and len({*lengths}) > 1
+    return 0 not in lengths and (len({*lengths}) > 1 or len(lengths) == 1)
 
 
 def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:

@@ -57,9 +57,8 @@ class Example:
     @property
     def folded(self) -> str:
         """`content` without the order of a pair and without what `folded` leaves out."""
-        return "\0".join(
-            map(folded, self.words) if self.words else sorted([folded(self.text), folded(self.text_pair or "")])
-        )
+        parts = [" ".join(self.words)] if self.words else [self.text, self.text_pair or ""]
+        return "\0".join(sorted(map(folded, parts)))
 
 
 @cache
@@ -69,7 +68,10 @@ def _left_out() -> dict[int, None]:
 
 
 def folded(text: str) -> str:
-    """A text without case, white space and punctuation, unless it has nothing else: what nearly equal texts share."""
+    """A text without case, white space and punctuation, unless it has nothing else: what nearly equal texts share. A
+    single word of ASCII stays, since case and brackets are all that tells some molecules in SMILES apart."""
+    if text.isascii() and len(text.split()) == 1:
+        return text.strip()
     return unicodedata.normalize("NFKC", text).casefold().translate(_left_out()) or text
 
 

@@ -80,8 +80,8 @@ class _Units:
 
 
 def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> _Units:
-    of_folded: dict[str, int] = {}
-    groups = [_folded(example, task) for example in examples]
+    of_folded: dict[int, int] = {}
+    groups = [key_of(_folded(example, task)) for example in examples]
     for group, example in zip(groups, examples, strict=True):
         value = _hash(example, task)
         of_folded[group] = min(value, of_folded.get(group, value))

@@ -48,8 +48,7 @@ def with_new_head(config: ModelConfig, parameters: Parameters, seed: int, *, sam
     head in `parameters` are kept if they fit, the matrix of the labels only for `same_labels`."""
     result = initial_parameters(config, seed)
     for name, value in result.items():
-        last = name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
-        if name in parameters and parameters[name].shape == value.shape and (same_labels or not last):
+        if name in parameters and parameters[name].shape == value.shape and (same_labels or not _is_last(name)):
             result[name] = parameters[name]
     return result
 
@@ -57,12 +56,16 @@ def with_new_head(config: ModelConfig, parameters: Parameters, seed: int, *, sam
 def begin_among(values: NDArray[np.float64], parameters: Parameters) -> None:
     """Gives a new head's last matrix the mean and the deviation of the numbers that it shall learn, which steps of the
     learning rate may never reach from 0. One that was trained stays."""
-    last = [name for name in parameters if name.startswith(LAST_MATRIX) and "dense" not in name]
+    last = [*filter(_is_last, parameters)]
     if not any(parameters[name].any() for name in last if name.endswith("bias")):
         for name in last:
             parameters[name] = parameters[name] * np.float32(max(1.0, values.std()))
             if name.endswith("bias"):
                 parameters[name] += np.float32(values.mean())
+
+
+def _is_last(name: str) -> bool:
+    return name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
 
 
 def _std(config: ModelConfig, name: str) -> float:

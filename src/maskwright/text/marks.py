@@ -23,9 +23,11 @@ def warn_of_dropped_marks(where: str, normalizer: Any, texts: Iterable[str]) -> 
     """Warns if `normalizer`, None or one of `tokenizers`, drops marks in many words of the first texts."""
     if normalizer is None:
         return
-    words = Counter[str]()
+    words, read = Counter[str](), 0
     for text in islice(texts, SAMPLE_TEXTS):
         words.update(text[:SAMPLE_CHARACTERS].split())
+        if (read := read + len(text)) > SAMPLE_TEXTS * SAMPLE_CHARACTERS:  # whole books
+            break
     marked = [word for word in words if not word.isascii() and any(map(str.isalpha, word)) and _marks(word)]
     normal = ((word, normalizer.normalize_str(word)) for word in marked)
     changed = {word: short for word, short in normal if _marks(short) < _marks(word) and short.strip()}

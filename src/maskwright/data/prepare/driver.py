@@ -180,7 +180,10 @@ class _Preparation:
                 sum(note["without_text"][0] for note in notes),
                 next((place for note in notes for place in note["without_text"][1]), ""),
             )
-            warn_of_notations(sum(note["documents"] for note in notes), together(note["notations"] for note in notes))
+            noted = {**together(note["notations"] for note in notes)}
+            if not self.request.options.valid_fraction:  # whole files are held out, or nothing
+                noted.pop("overlap", None)
+            warn_of_notations(sum(note["documents"] for note in notes), noted)
 
     # ---- the phases ------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from maskwright.core.errors import InputError
 from maskwright.model.hf.names import vocabulary_rows
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model, with_ids
+from maskwright.tasks.models.modules import warn_of_modules
 from maskwright.text.extend import Extension
 from maskwright.text.trim import OLD_IDS, Trimming
 from maskwright.text.vocabulary import Vocabulary
@@ -76,6 +77,7 @@ def _resized(
     if trained.vocabulary.fingerprint != before.fingerprint:
         fix = "name the tokenizer in the model's folder"
         raise InputError("has another tokenizer than the one that was changed", where=model, fix=fix)
+    warn_of_modules(model, trained.tokenizer_folder)
     names = vocabulary_rows(trained.config)
     parameters = trained.parameters | {name: resize(trained.parameters[name]) for name in names}
     config = replace(trained.config, vocab_size=len(parameters[names[0]]))

@@ -24,7 +24,7 @@ from maskwright.model.hf.names import Parameters, encoder_pieces, pieces
 from maskwright.model.initial import with_new_head
 from maskwright.tasks.export.hugging_face import Purpose, announce, compared, export
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.models.modules import MODULES, PROMPTS, pooling_of
+from maskwright.tasks.models.modules import MODULES, PROMPTS, pooling_of, warn_of_modules
 
 Kind = Literal["dense", "sparse", "late", "rerank"]
 HEADLESS: tuple[Kind, ...] = ("dense", "late", "rerank")
@@ -95,6 +95,7 @@ def export_as(
     if relevant is not None and kind != "rerank":
         raise InputError("a relevant label is for rerank alone", fix="leave it out, or choose rerank")
     if kind is None:
+        warn_of_modules(model.location, model.tokenizer_folder)
         difference = export(model, folder, onnx=onnx)
         if not quiet:
             announce(difference, folder)

@@ -340,19 +340,18 @@ class FinetuneRun:
         table = confusion_matrix(self.config.task, self.dataset.labels, examples, predictions)
         if table is not None and (sentence := exchanged(self.dataset.labels, table)):
             warn(f"{split}: {sentence}")
-        if (
-            self.config.task.kind == "regression"
-            and len({*gold}) > 1
-            and scores["mse"] >= (least := float(np.var(gold)))
-        ):
+        task, shares = self.config.task, predictions.probabilities
+        if len({*gold}) == 1:
+            return
+        if task.kind == "regression" and scores["mse"] >= (least := float(np.var(gold))):
             warn(
                 f"{split}: its numbers are no nearer to the labels than their mean (mse {scores['mse']:.4g}, of the "
                 f"mean {least:.4g}), which pearson and spearman do not show. Try more epochs, other learning rates, "
-                "evaluation.metric: mse, or labels with a standard deviation near 1"
+                "evaluation.metric: mse, or labels with a mean near 0 and a standard deviation near 1, since bf16 and "
+                "fp16 round numbers such as years"
             )
-        if not len({*predictions.outcomes}) == 1 < len({*gold}):
+        if task.kind == "regression" or len({*predictions.outcomes}) > 1:
             return
-        task, shares = self.config.task, predictions.probabilities
         if task.kind == "multi_label_classification" and shares is not None:
             threshold, score = best_threshold(gold, shares)
             better = f", or set task.threshold: {threshold:g}, with which f1_micro would be {score:.4f} here"

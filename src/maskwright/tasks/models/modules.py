@@ -6,8 +6,10 @@ import os
 from typing import Any
 
 from maskwright.core import storage
+from maskwright.core.console import warn
 from maskwright.core.errors import InputError
 from maskwright.model.config import ModelConfig
+from maskwright.text.tokenizer import load_tokenizer
 
 MODULES, FIRST, CONFIG = "modules.json", "sentence_bert_config.json", "tokenizer_config.json"
 PROMPTS = "config_sentence_transformers.json"
@@ -25,7 +27,9 @@ def pooling_of(folder: str) -> tuple[bool, bool]:
     modes, first = [pooling["pooling_mode"]] if "pooling_mode" in pooling else on, _read(folder, FIRST) or {}
     more = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
     more += [f"pooling by {' and '.join(map(str, modes))}"] if modes and modes[0] not in (*MEAN, *FIRST_TOKEN) else []
-    more += ["lower case"] if first.get("do_lower_case") else []
+    if first.get("do_lower_case"):
+        normalizer = load_tokenizer(folder, special_tokens_are_text=True).normalizer
+        more += ["lower case"] if normalizer is None or "A" in normalizer.normalize_str("A") else []
     if more or len(modes) > 1:
         what = f"makes vectors by {', '.join(more or modes)}, which only sentence-transformers computes"
         fix = (
@@ -35,12 +39,15 @@ def pooling_of(folder: str) -> tuple[bool, bool]:
     return bool(modes) and modes[0] in FIRST_TOKEN, "Normalize" in kinds
 
 
-def does_more(folder: str) -> bool:
-    """Whether the modules make another vector than the mean, up to its length."""
+def warn_of_modules(where: str, folder: str) -> None:
+    """Warns that a model that is made from the folder gets other vectors, unless the modules take the mean."""
     try:
-        return pooling_of(folder)[0]
+        if not pooling_of(folder)[0]:
+            return
     except InputError:
-        return True
+        pass
+    line = f"{where}: its {MODULES} makes other vectors than the mean, which `embed` and exports take of the new model"
+    warn(f"{line}; to keep them, copy {MODULES} and the folders that it names into the folder that is written")
 
 
 def longest_text(folder: str, config: ModelConfig) -> int | None:

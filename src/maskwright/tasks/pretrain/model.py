@@ -22,7 +22,7 @@ from maskwright.run.directory import RunDirectory
 from maskwright.run.record import CONFIG, FromFolder, FromRun, RunRecord
 from maskwright.tasks.models.hub import local
 from maskwright.tasks.models.load import special_ids
-from maskwright.tasks.models.modules import MODULES, does_more
+from maskwright.tasks.models.modules import warn_of_modules
 from maskwright.tasks.models.runs import model_at
 from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.text.tokenizer_faults import NEW_WORDS
@@ -121,11 +121,8 @@ def model_and_parent(
         raise ConfigError(f"is for a model folder, and {base.location} is a run", where="model.new_head", fix=fix)
     model = base.model(config)
     _require_its_tokenizer(base, model, store)
-    if not base.run and does_more(base.folder):
-        line = (
-            f"{base.location}: its {MODULES} makes other vectors than the mean, which `embed` and exports of this run "
-        )
-        warn(f"{line}take; to keep them, copy {MODULES} and the folders that it names into the exported folder")
+    if not base.run:
+        warn_of_modules(base.location, base.folder)
     return model, base.run
 
 
