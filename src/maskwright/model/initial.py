@@ -54,7 +54,7 @@ def with_new_head(config: ModelConfig, parameters: Parameters, seed: int, *, sam
 
 
 def begin_among(values: NDArray[np.float64], parameters: Parameters) -> None:
-    """Gives a new head's last matrix the mean and the deviation of the numbers that it shall learn, which steps of the
+    """Gives a new head's last matrix the mean and the deviation of the numbers that it learns, which steps of the
     learning rate may never reach from 0. One that was trained stays."""
     last = [*filter(_is_last, parameters)]
     if not any(parameters[name].any() for name in last if name.endswith("bias")):

@@ -1,5 +1,5 @@
 """Marks of letters that a tokenizer drops before it looks for tokens: vowel signs, accents, and the joiners without
-width that part a word. BERT's rules for lower case drop all but these joiners, which its other rules drop."""
+width inside a word. BERT's rules for lower case drop all but these joiners, which its other rules drop."""
 
 from __future__ import annotations
 

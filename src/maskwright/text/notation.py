@@ -1,5 +1,5 @@
-"""Documents that are no plain text of their own: in the notation of data or markup, whose brackets, quotes, keys and
-tags would become tokens, or windows that overlap."""
+"""Documents that may not be plain text: those in the notation of data or markup, whose brackets, quotes, keys and tags
+would become tokens, and windows that overlap."""
 
 from __future__ import annotations
 
@@ -50,9 +50,8 @@ def notation_of(text: str) -> str:
 def overlaps(before: str, text: str) -> bool:
     """Whether a text begins inside the one before, as overlapping windows do: not where that begins, nor in a run."""
     head = text[:HEAD_CHARACTERS]
-    return (
-        before.find(head, 1) > 0 and not before.startswith(head) and len(head) == HEAD_CHARACTERS and len({*head}) > 3
-    )
+    is_candidate = len(head) == HEAD_CHARACTERS and len({*head}) > 3 and not before.startswith(head)
+    return is_candidate and before.find(head, 1) > 0  # last, since it reads the whole tail
 
 
 def beginning_of(place: str, text: str) -> str:

@@ -171,8 +171,9 @@ class FlatWeights:
             lengths = [(piece.stop - piece.start) * (rank == 0) for piece in pieces]
             arriving = numbers.new_empty(sum(lengths))
             dist.all_to_all_single(arriving, mine, lengths, [len(mine), *[0] * (len(pieces) - 1)])
-            for piece, numbers_of_rank in zip(pieces, arriving.cpu().split(lengths), strict=True) if rank == 0 else ():
-                whole[piece] = numbers_of_rank
+            if rank == 0:
+                for piece, numbers_of_rank in zip(pieces, arriving.cpu().split(lengths), strict=True):
+                    whole[piece] = numbers_of_rank
         return extract(self._order.parameters(whole, names), self.config) if rank == 0 else {}
 
     def write(self, state: TrainState, *, moments: bool) -> None:

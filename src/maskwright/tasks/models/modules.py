@@ -20,9 +20,9 @@ MEAN, FIRST_TOKEN = ("mean", "pooling_mode_mean_tokens"), ("cls", "pooling_mode_
 
 def pooling_of(folder: str) -> tuple[bool, bool]:
     """(whether a vector is the state of the first token, instead of the mean over all; whether it is divided by its
-    length), as the modules of a folder say. Raises `InputError` for modules that do more."""
+    length), by the modules of a folder. Raises `InputError` for modules that do more."""
     kinds = {str(one.get("type")).rpartition(".")[2]: str(one.get("path")) for one in _read(folder, MODULES) or ()}
-    pooling = _read(folder, kinds.get("Pooling", MODULES), "config.json") or {}
+    pooling = ("Pooling" in kinds and _read(folder, kinds["Pooling"], "config.json")) or {}
     on = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
     modes, first = [pooling["pooling_mode"]] if "pooling_mode" in pooling else on, _read(folder, FIRST) or {}
     more = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
@@ -40,14 +40,14 @@ def pooling_of(folder: str) -> tuple[bool, bool]:
 
 
 def warn_of_modules(where: str, folder: str) -> None:
-    """Warns that a model that is made from the folder gets other vectors, unless the modules take the mean."""
+    """Warns that a model made from the folder gets other vectors, unless the modules take the mean."""
     try:
         if not pooling_of(folder)[0]:
             return
     except InputError:
         pass
-    line = f"{where}: its {MODULES} makes other vectors than the mean, which `embed` and exports take of the new model"
-    warn(f"{line}; to keep them, copy {MODULES} and the folders that it names into the folder that is written")
+    line = f"{where}: its {MODULES} makes other vectors than the mean, which `embed` and exports of the new model use"
+    warn(f"{line}; to keep these vectors, copy {MODULES} and the folders that it names into the folder that is written")
 
 
 def longest_text(folder: str, config: ModelConfig) -> int | None:

@@ -290,7 +290,7 @@ def precision_note(engine: EngineSection, device: Device) -> str:
     if device.family == "cpu" and engine.dtype == "fp16":
         return "fp16 is for GPUs: engine.dtype: auto takes bf16 or fp32 on a CPU, and is many times as fast"
     if device.name in ("t4", "v100") and engine.dtype != "fp32":
-        return "it has no bf16: fp16 with loss scaling, and no FlashAttention over packed segments"
+        return "it has no bf16, so it uses fp16 with loss scaling, and no FlashAttention over packed segments"
     return ""
 
 
