@@ -62,7 +62,7 @@ LAYERS["api"] = (LAYERS["tasks"] | {"tasks"}) - {"model", "training", "machine"}
 LAYERS["cli"] = set(LAYERS)
 ROOMS = {
     "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"report"}],
-    "data": [{"foreign", "prepare"}, {"pregenerate"}],
+    "data": [{"foreign", "prepare"}],
     "engines": [{"torch", "jax"}],
     "launch": [{"hosts"}, {"ray"}, {"schedulers"}],
     "model": [{"hf"}, {"torch", "jax", "onnx"}],
