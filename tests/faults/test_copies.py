@@ -10,13 +10,11 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from made_record import made_record, saved
+from made_record import saved
 
-from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.config.settings import flat, nested
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import TRIES, Folder
-from maskwright.prove import reproduce
 from maskwright.prove.verify_resume import shortened
 from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.run.record import RunRecord
@@ -347,8 +345,6 @@ def test_places_that_are_none_are_refused(place: str) -> None:
     assert "CANARY" not in str(caught.value)
 
 
-def test_what_repeats_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
-    real = config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]})
-    again = reproduce._keys(made_record(keys=flat(real), threads=1), "a run", None)
-    made = [shortened(real, 20), build_config(nested(again), "again")]
-    assert [(one.checkpoint.copy_to, one.logging.report_to) for one in made] == [(None, [])] * 2
+def test_a_proof_of_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
+    made = shortened(config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]}), 20)
+    assert (made.checkpoint.copy_to, made.logging.report_to) == (None, [])

@@ -66,7 +66,7 @@ from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.job import Job
-from maskwright.training.replay import write_examples
+from maskwright.training.kept_batch import write_examples
 from maskwright.training.stop import StopRequest
 
 SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
@@ -297,7 +297,7 @@ class FinetuneRun:
             lines.append(f"{count} have tokens that are unknown to the tokenizer; {example}")
         return lines
 
-    def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
+    def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:
         data_step = job.rollbacks.data_step(step)
         every = range(self.config.batch.virtual_workers)
         rows = self.train.packer.encoded.example[self.train.rows_at(data_step)]

@@ -196,7 +196,7 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
             update_status(job, "failed", str(error) or type(error).__name__, code)
             job.directory.log(f"failed: {error}")
         if isinstance(error, HealthError) and error.step is not None:
-            _keep_for_replay(job, ready, error.step, error)
+            _keep_batch(job, ready, error.step, error)
         raise
     stopped = job.objective.settled and job.step < job.steps
     why = f"no longer improving: step {job.objective.best_step:,} has the best evaluation" if stopped else ""
@@ -206,7 +206,7 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
     say(f"done: {job.directory.location}")
 
 
-def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
+def _keep_batch(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
     """Keeps the batch of a failed step. An error here must not hide the first one."""
     saved = [saved_step for saved_step in checkpoint.whole_steps(job.directory.checkpoints) if saved_step <= step]
     details = {
@@ -216,10 +216,10 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
         "store": ready.texts[0].location,
     }
     try:
-        folder = ready.keep_for_replay(job, step, details)
+        folder = ready.keep_batch(job, step, details)
         say(f"the batch and the positions of its text are in {folder}")
     except Exception as failure:
-        warn(f"the batch of step {step} cannot be kept for replay: {failure}")
+        warn(f"the batch of step {step} cannot be kept: {failure}")
 
 
 def _base_of(record: RunRecord) -> Any:
