@@ -280,7 +280,7 @@ class FinetuningEvaluation(Section):
     """Steps between evaluations on the validation split. Default: one epoch."""
     metric: str | None = None
     """Metric that chooses the best checkpoint; `loss` chooses the lowest. Default: accuracy, f1_micro (several labels),
-    pearson (numbers) or f1 (tags and questions)."""
+    mse (numbers) or f1 (tags and questions)."""
     patience: Count | None = None
     """Stop after this many evaluations without a better value (early stopping). Off by default."""
 

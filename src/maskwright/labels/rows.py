@@ -155,7 +155,7 @@ class Packer:
             return owner, first, np.zeros(len(rows), np.int32)
         assert isinstance(targets, np.ndarray)
         labels = targets[rows]
-        if self.kind == "multi_label_classification":
+        if self.kind in ("multi_label_classification", "regression"):
             labels = labels.astype(np.float32)
         return owner, first, labels[:, None] if self.kind == "regression" else labels
 

@@ -128,8 +128,7 @@ def _record(folder: str) -> dict[str, Any] | None:
 
 
 def _is_finished(folder: str) -> bool:
-    path = os.path.join(folder, RECORD)
-    return os.path.exists(path) and bool(storage.read_json(path).get("finished"))
+    return bool(storage.read_json_or({}, folder, RECORD).get("finished"))
 
 
 def _write_epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptions, runner: Runner) -> None:

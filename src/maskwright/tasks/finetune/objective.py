@@ -21,7 +21,6 @@ from maskwright.labels.metrics import (
     LOWER_IS_BETTER,
     Predictions,
     decode,
-    default_metric,
     measure,
     metric_names,
 )
@@ -41,13 +40,15 @@ class EvaluationSplit:
     examples: Sequence[Example]
     packer: Packer
     packed: Sequence[Packed]
+    unit: tuple[float, float] | None
+    """See `RunRecord`."""
 
     @classmethod
-    def of(cls, examples: Sequence[Example], packer: Packer) -> EvaluationSplit:
-        return cls(examples, packer, prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T)))
+    def of(cls, examples: Sequence[Example], packer: Packer, unit: tuple[float, float] | None) -> EvaluationSplit:
+        return cls(examples, packer, prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T)), unit)
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
-        """See `rows.in_order`; None if `look` asks to give up."""
+        """See `rows.in_order`; numbers are labels. None if `look` asks to give up."""
         outputs = []
         with progress("evaluate", len(self.packed), "batches") as bar:
             for begin in range(0, len(self.packed), engine.dp_degree):
@@ -56,7 +57,11 @@ class EvaluationSplit:
                 batches = [packed.batch for packed in self.packed[begin : begin + engine.dp_degree]]
                 outputs.append(engine.predict(batches))
                 bar.advance(len(batches))
-        return in_order(self.packer, self.packed, np.concatenate(outputs))
+        logits = in_order(self.packer, self.packed, np.concatenate(outputs))
+        if self.unit is None:
+            return logits
+        mean, deviation = self.unit
+        return logits * deviation + mean
 
 
 class LabelledObjective:
@@ -141,10 +146,10 @@ def chance(task: Task, num_labels: int) -> float | None:
 
 def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
     """The metric that chooses the best checkpoint. Raises `ConfigError` for a metric that the task lacks."""
-    metric = config.evaluation.metric or default_metric(config.task, labels)
-    names = ("loss", *metric_names(config.task, labels))
-    if metric not in names:
-        fix = f"choose one of {', '.join(names)}"
+    names = metric_names(config.task, labels)
+    metric = config.evaluation.metric or names[0]
+    if metric not in (*names, "loss"):
+        fix = f"choose one of {', '.join(names)}, loss"
         raise ConfigError(f"{config.task.kind} has no metric {metric}", where="evaluation.metric", fix=fix)
     return metric
 

@@ -42,7 +42,7 @@ from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
-from maskwright.model.initial import begin_among, initial_parameters, with_new_head
+from maskwright.model.initial import initial_parameters, with_new_head, with_outputs
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.run.record import BeganFrom, FromFolder, RecordedText, RunRecord
 from maskwright.tasks.finetune.objective import (
@@ -119,6 +119,8 @@ class FinetuneRun:
     tokenizer_folder: str
     max_seq_len: int
     """Tokens of a row."""
+    unit: tuple[float, float] | None
+    """See `RunRecord`."""
 
     @property
     def label_smoothing(self) -> float:
@@ -157,6 +159,7 @@ class FinetuneRun:
             metric=metric,
             lower_is_better=is_lower_better(metric),
             labels=self.dataset.labels,
+            unit=self.unit,
             may_be_none=not all(example.answers for example in self.dataset.train) if asked else None,
         )
 
@@ -199,18 +202,17 @@ class FinetuneRun:
 
     def starting_state(self) -> TrainState:
         """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
-        if they fit, the matrix of the labels only for the same labels. A new head for numbers begins
-        among them."""
+        if they fit, the matrix of the labels only for the same labels."""
         if self.config.model.init_from is None or self.config.model.weights == "random":
             parameters = initial_parameters(self.model, self.config.seed)
         else:
             # A run that is continued may have been killed before its first save.
             start = self.start or _start(self.config, self.base)
             same = start.labels == self.dataset.labels
-            parameters = with_new_head(self.model, start.parameters, self.config.seed, same_labels=same)
+            mean, deviation = self.unit or (0.0, 1.0)
+            trained = with_outputs(start.parameters, 1 / deviation, -mean / deviation)
+            parameters = with_new_head(self.model, trained, self.config.seed, same_labels=same)
             say(f"starting from {start.location}")
-        if self.config.task.kind == "regression":
-            begin_among(np.array([example.value for example in self.dataset.train]), parameters)
         return TrainState(0, parameters)
 
     def began_from(self) -> BeganFrom:
@@ -226,7 +228,7 @@ class FinetuneRun:
     @cached_property
     def validation(self) -> EvaluationSplit | None:
         packer = self._encoded(self.dataset.validation)
-        return None if packer is None else EvaluationSplit.of(self.dataset.validation, packer)
+        return None if packer is None else EvaluationSplit.of(self.dataset.validation, packer, self.unit)
 
     @property
     def judged_by(self) -> list[Batch]:
@@ -317,7 +319,7 @@ class FinetuneRun:
         result: dict[str, Any] = {"step": job.step if step is None else step, "labels": list(self.dataset.labels)}
         splits = {"validation": self.validation}
         if packer := self._encoded(self.dataset.test):
-            splits["test"] = EvaluationSplit.of(self.dataset.test, packer)
+            splits["test"] = EvaluationSplit.of(self.dataset.test, packer, self.unit)
         for name, split in splits.items():
             if split is None:
                 continue
@@ -347,8 +349,7 @@ class FinetuneRun:
             warn(
                 f"{split}: its numbers are no nearer to the labels than their mean (mse {scores['mse']:.4g}, of the "
                 f"mean {least:.4g}), which pearson and spearman do not show. Try more epochs, other learning rates, "
-                "evaluation.metric: mse, or labels with a mean near 0 and a standard deviation near 1, since bf16 and "
-                "fp16 round numbers such as years"
+                "or evaluation.metric: mse"
             )
         if task.kind == "regression" or len({*predictions.outcomes}) > 1:
             return
@@ -409,6 +410,11 @@ def prepare_finetuning(
     encoded = _encoded(dataset.train, tokenizer, config.task, dataset.labels, longest, model)
     resolved = config.resolved(len(encoded))
     chosen_metric(resolved, dataset.labels)
+    targets: Any = encoded.targets
+    numbers = config.task.kind == "regression"
+    unit = before.unit if before else (float(targets.mean()), float(targets.std()) or 1.0) if numbers else None
+    if unit is not None:
+        encoded = replace(encoded, targets=(targets - unit[0]) / unit[1])
     packer = Packer.of(
         encoded,
         config.task.kind,
@@ -417,7 +423,7 @@ def prepare_finetuning(
         class_weights=class_weights(config, dataset.labels, encoded.targets),
     )
     train = ExampleStream(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
-    return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
+    return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest, unit)
 
 
 def planned(config: FinetuneConfig, examples: int | None) -> tuple[Work, FinetuneRun | None]:

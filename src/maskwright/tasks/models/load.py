@@ -14,6 +14,7 @@ from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import LABELLED, class_name, read_hf_config, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
+from maskwright.model.initial import with_outputs
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.run.record import RESTORE, RunRecord
 from maskwright.tasks.models.hub import local, pinned
@@ -92,6 +93,9 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         if loaded is None:
             raise without_checkpoint(location)
         parameters, step = loaded.parameters, loaded.step
+        if record.unit is not None:
+            mean, deviation = record.unit
+            parameters = with_outputs(parameters, deviation, mean)
         config, tokenizer = model_at(record, step, directory.config), directory.path("tokenizer")
         labels = _labels(record, config, directory.config)
         model = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)
