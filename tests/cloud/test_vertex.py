@@ -74,16 +74,8 @@ def pools(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
     words = ("--num-nodes", 4, "--machine-type", "g2-standard-24", "--strategy", "SPOT", "--stop-after-hours", 3)
-    body = drawn(
-        submit,
-        *words,
-        "--name",
-        "first-try",
-        "--label",
-        "team=nlp",
-        "--service-account",
-        "t@lab-proj.iam.gserviceaccount.com",
-    )
+    words += ("--name", "first-try", "--label", "team=nlp")
+    body = drawn(submit, *words, "--service-account", "t@lab-proj.iam.gserviceaccount.com")
     first, others = pools(body)
     machine = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
     assert first["machineSpec"] == others["machineSpec"] == machine
@@ -96,8 +88,8 @@ def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
     assert " ".join(container["args"]).endswith(last)
     scheduling = body["jobSpec"]["scheduling"]
     assert scheduling == {"strategy": "SPOT", "restartJobOnWorkerRestart": True, "timeout": "12600s"}
-    assert body["displayName"] == "first-try"
-    assert body["labels"]["team"] == "nlp" and body["jobSpec"]["serviceAccount"].startswith("t@")
+    assert (body["displayName"], body["labels"]["team"]) == ("first-try", "nlp")
+    assert body["jobSpec"]["serviceAccount"].startswith("t@")
     assert not cloud.calls(r"aiplatform\..*") and not cloud.calls("storage.objects.insert"), "a dry run changes nothing"
 
 

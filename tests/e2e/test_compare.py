@@ -39,7 +39,7 @@ from maskwright.tasks.compare.plan import ArmTraining, Budget, LabelledTask, rea
 from maskwright.tasks.compare.runs import ComparedRun
 from maskwright.tasks.compare.verdict import _protocol, left, outcomes, verdict_task
 from maskwright.tasks.compare.verdict import compare as make
-from maskwright.tasks.finetune import prepare
+from maskwright.tasks.finetune import objective
 
 WORDS = ["the", "fox", "garden", "river"]
 
@@ -296,7 +296,7 @@ def test_models_and_data_are_read_once_for_all_arms(
 
         monkeypatch.setattr(module, name, counted)
 
-    for module, names in ((plan, ("load_model", "weights_digest", "read_dataset")), (prepare, ("encode",))):
+    for module, names in ((plan, ("load_model", "weights_digest", "read_dataset")), (objective, ("encode",))):
         for name in names:
             count(module, name)
     twin, other = tmp_path / "twin", tmp_path / "other.yaml"

@@ -225,7 +225,7 @@ def test_packed_rows_teach_and_say_what_one_example_a_row_does(
     assert found[0] == pytest.approx(found[1], rel=2e-5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Packer, "_places", None)  # its work grows with the square of a whole split's examples
-        batches = prediction_batches(packer, 3)
+        batches = prediction_batches(packer, 3 * packer.T)
     logits = in_order(packer, batches, engines[0].predict([one.batch for one in batches]))
     engines[1].write(engines[0].read())
     every = np.arange(len(encoded))
@@ -448,7 +448,7 @@ def test_numbers_are_learned_alike_in_bf16_whatever_their_mean_and_spread(
     make: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:
     """bf16 knows 2000 and 2016, and no year between."""
-    keys = {"schedule.steps": 20, "evaluation.every_steps": 10, "engine.dtype": "bf16"}
+    keys = {"schedule.steps": 12, "evaluation.every_steps": 12, "engine.dtype": "bf16"}
     finetune(config := make("regression", **keys), str(tmp_path / "counts"))
     for split in tmp_path.glob("*.jsonl"):
         lines = map(json.loads, split.read_text().splitlines())
@@ -457,7 +457,7 @@ def test_numbers_are_learned_alike_in_bf16_whatever_their_mean_and_spread(
     counts, years = (
         storage.read_json(str(tmp_path / name / "predictions-test.json"))["outcomes"] for name in ("counts", "years")
     )
-    assert np.std(counts) > 0.3 and years == pytest.approx(2000 + 3 * np.array(counts), abs=1e-2)
+    assert np.std(counts) > 0.1 and years == pytest.approx(2000 + 3 * np.array(counts), abs=1e-2)
     found = evaluate_labelled(model := load_model(str(tmp_path / "years")), None, TextOptions(), "cpu")
     of_counts = storage.read_json(str(tmp_path / "counts/results.json"))["test"]
     assert found.metrics["mse"] == pytest.approx(9 * of_counts["mse"], rel=2e-2)

@@ -29,16 +29,7 @@ C = "c4n4ry-In-The-Mine"
         (f'{{"hf_token": "{C}"}}', '{"hf_token": "***"}'),
         *(
             (f"'{name}': '{C}'", f"'{name}': '***'")
-            for name in [
-                "botToken",
-                "tokens",
-                "x-api-key",
-                "signature",
-                "signed",
-                "authorization",
-                "authKey",
-                "SASToken",
-            ]
+            for name in ["botToken", "tokens", "x-api-key", "signature", "authorization", "authKey", "SASToken"]
         ),
         (f"https://u:{C}@h/a and https://u:{C}@h/b?key={C}", "https://***@h/a and https://***@h/b?key=***"),
     ],

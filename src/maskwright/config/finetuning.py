@@ -201,6 +201,14 @@ def default_row(task: Task) -> int:
     return 384 if task.kind == "question_answering" else 128
 
 
+def tokens_of_row(data: LabelledData, task: Task, most: int) -> int:
+    """Tokens of a row, for a model that reads `most`. Raises `ConfigError` for a row of more."""
+    if data.max_seq_len is not None and data.max_seq_len > most:
+        what = f"data.max_seq_len {data.max_seq_len} is above the {most} tokens that the model can read"
+        raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {most} or less")
+    return data.max_seq_len or min(default_row(task), most)
+
+
 class StartingModel(Shape):
     init_from: str | None = None
     """Encoder to start from: a run directory, a Hugging Face folder (safetensors) or hf://OWNER/NAME@REVISION,

@@ -14,6 +14,7 @@ from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.model import rotary
 from maskwright.model.config import (
+    OUTPUTS,
     POOLINGS,
     SEQUENCE_TASKS,
     ModelConfig,
@@ -176,7 +177,7 @@ def _head(written: Written, family: Family) -> dict[str, Any]:
     if task == "question_answering" and not FACTS[values["model_type"]].answers_questions:
         what = f"is a {name}, which transformers lacks"
         raise written.refused(what, "use the folder that it was fine-tuned from")
-    if outputs != {"regression": 1, "question_answering": 2}.get(task, outputs):
+    if outputs != OUTPUTS.get(task, outputs):
         raise written.refused(f"has {outputs} outputs for {task}")
     key = family.head_dropouts[task == "question_answering"]
     dropout = values.get(key)

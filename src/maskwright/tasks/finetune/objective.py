@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import FinetuneConfig, Task
+from maskwright.core import storage
 from maskwright.core.console import note, progress
 from maskwright.core.errors import ConfigError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine
-from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import (
     LOWER_IS_BETTER,
@@ -25,12 +26,33 @@ from maskwright.labels.metrics import (
     metric_names,
 )
 from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
+from maskwright.model.config import ModelConfig
 from maskwright.run.best import Best
+from maskwright.run.directory import RunDirectory
 from maskwright.training import hypertune
 from maskwright.training.objective import UpdateCounts
 
-PREDICTION_TOKENS = 4096
-"""Tokens in a batch for predictions, roughly."""
+
+def encoded_for(
+    model: ModelConfig,
+    examples: Sequence[Example],
+    tokenizer_folder: str,
+    task: Task,
+    labels: Sequence[str],
+    max_seq_len: int,
+    *,
+    labelled: bool = True,
+) -> EncodedRows:
+    """`encode` for a model."""
+    of_model: Any = {"token_type_stride": model.token_type_stride, "longest": model.max_seq_len}
+    return encode(examples, tokenizer_folder, task, labels, max_seq_len, labelled=labelled, **of_model)
+
+
+def write_predictions(
+    directory: RunDirectory, split: str, predictions: Predictions, examples: Sequence[Example]
+) -> None:
+    record = {"outcomes": predictions.outcomes, "where": [example.where for example in examples]}
+    storage.write_json(directory.path(f"predictions-{split}.json"), record)
 
 
 @dataclass(frozen=True)
@@ -45,7 +67,7 @@ class EvaluationSplit:
 
     @classmethod
     def of(cls, examples: Sequence[Example], packer: Packer, unit: tuple[float, float] | None) -> EvaluationSplit:
-        return cls(examples, packer, prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T)), unit)
+        return cls(examples, packer, prediction_batches(packer), unit)
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
         """See `rows.in_order`; numbers are labels. None if `look` asks to give up."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.config.finetuning import FinetuneConfig, Task, default_row
+from maskwright.config.finetuning import FinetuneConfig, default_row, tokens_of_row
 from maskwright.config.places import absolute
 from maskwright.config.pretraining import ModelSection, Shape
 from maskwright.config.settings import flat
@@ -26,13 +26,14 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.labels.by_label import confusion_matrix, exchanged
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import EncodedRows, WordTargets, encode, what_is_cut
+from maskwright.labels.encode import WordTargets, what_is_cut
 from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import Predictions, best_threshold, gold_outcomes
 from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import (
+    OUTPUTS,
     SEQUENCE_TASKS,
     ModelConfig,
     model_config,
@@ -49,8 +50,10 @@ from maskwright.tasks.finetune.objective import (
     EvaluationSplit,
     LabelledObjective,
     chosen_metric,
+    encoded_for,
     is_lower_better,
     score_split,
+    write_predictions,
 )
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.tasks.models.load import TrainedModel, load_model, load_shape, special_ids
@@ -238,11 +241,9 @@ class FinetuneRun:
     def _encoded(self, examples: Sequence[Example]) -> Packer | None:
         if not examples:
             return None
-        config = self.config
-        encoded = _encoded(
-            examples, self.tokenizer_folder, config.task, self.dataset.labels, self.max_seq_len, self.model
-        )
-        return Packer.of(encoded, config.task.kind, self.model.pad_token_id)
+        task, labels = self.config.task, self.dataset.labels
+        encoded = encoded_for(self.model, examples, self.tokenizer_folder, task, labels, self.max_seq_len)
+        return Packer.of(encoded, task.kind, self.model.pad_token_id)
 
     def objective(self) -> LabelledObjective:
         return LabelledObjective(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
@@ -330,8 +331,7 @@ class FinetuneRun:
             say(f"{name}, step {result['step']:,}: " + ", ".join(f"{key} {value:.4f}" for key, value in scores.items()))
             if job.is_rank_0:
                 self._warn_of_predictions(name, predictions, split.examples, scores)
-                record = {"outcomes": predictions.outcomes, "where": [example.where for example in split.examples]}
-                storage.write_json(directory.path(f"predictions-{name}.json"), record)
+                write_predictions(directory, name, predictions, split.examples)
         if job.is_rank_0:
             storage.write_json(directory.path(RESULTS), result)
 
@@ -386,7 +386,7 @@ def prepare_finetuning(
     init_from = config.model.init_from
     recorded = before.finetuning.model.init_from if before else None
     base = start.location if start else None if init_from is None else pinned(init_from, recorded)
-    section, longest = config.model, config.data.max_seq_len or default_row(config.task)
+    section = config.model
     if before is not None:
         model, tokenizer = recorded_config(before.model, directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
@@ -395,19 +395,15 @@ def prepare_finetuning(
         start = _start(config, base, start)
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
-        encoder, tokenizer = _random_encoder(config, longest)
+        encoder, tokenizer = _random_encoder(config)
     dataset = dataset or read_dataset(config.data, config.task, config.seed)
     if before is None:
         model = _with_head(encoder, config, dataset, published_dropouts(encoder, start))
     require_family(model, config.engine)
-    if config.data.max_seq_len is None:
-        longest = min(longest, model.max_seq_len)
-    if longest > model.max_seq_len:
-        what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can read"
-        raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
+    longest = tokens_of_row(config.data, config.task, model.max_seq_len)
     if config.data.on_bad_input == "skip":
         dataset = dataset.without_long_questions(tokenizer, config.task, longest)
-    encoded = _encoded(dataset.train, tokenizer, config.task, dataset.labels, longest, model)
+    encoded = encoded_for(model, dataset.train, tokenizer, config.task, dataset.labels, longest)
     resolved = config.resolved(len(encoded))
     chosen_metric(resolved, dataset.labels)
     targets: Any = encoded.targets
@@ -437,28 +433,20 @@ def planned(config: FinetuneConfig, examples: int | None) -> tuple[Work, Finetun
     if examples is None:
         ready = prepare_finetuning(with_its_splits(config), RunDirectory(""), start=start)
         return ready.work, ready
-    longest = config.data.max_seq_len or default_row(config.task)
-    model = start.config if start else _random_encoder(config, longest)[0]
-    row = min(longest, model.max_seq_len)
+    model = start.config if start else _random_encoder(config)[0]
+    row = tokens_of_row(config.data, config.task, model.max_seq_len)
     held_out = 0 if config.data.validation else round(examples * config.data.validation_fraction)
     resolved = config.resolved(examples - held_out)
     return finetuning_work(resolved, replace(model, task=config.task.kind), row, (float(held_out * row), 0.0)), None
 
 
-def _random_encoder(config: FinetuneConfig, longest: int) -> tuple[ModelConfig, str]:
+def _random_encoder(config: FinetuneConfig) -> tuple[ModelConfig, str]:
     """(shape, folder of the tokenizer) of a model with random weights."""
     section = config.model
     tokenizer = local(section.tokenizer or "", weights=False)
     shape = ModelSection(**{key: getattr(section, key) for key in Shape.model_fields})
-    vocabulary = read_vocabulary(tokenizer)
+    vocabulary, longest = read_vocabulary(tokenizer), config.data.max_seq_len or default_row(config.task)
     return model_config(shape, vocabulary.size, longest, **special_ids(vocabulary)), tokenizer
-
-
-def _encoded(
-    examples: Sequence[Example], tokenizer: str, task: Task, labels: Sequence[str], max_seq_len: int, model: ModelConfig
-) -> EncodedRows:
-    stride, longest = model.token_type_stride, model.max_seq_len
-    return encode(examples, tokenizer, task, labels, max_seq_len, token_type_stride=stride, longest=longest)
 
 
 def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None = None) -> TrainedModel:
@@ -495,7 +483,7 @@ def _with_head(
         raise ConfigError(what, where="task.kind", fix="choose a task of whole texts, or token_classification")
     section = config.model
     hidden = published[0] if section.hidden_dropout is None else section.hidden_dropout
-    outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
+    outputs = OUTPUTS.get(config.task.kind, len(dataset.labels))
     return replace(
         model,
         task=config.task.kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from maskwright.config.finetuning import Task, default_row
+from maskwright.config.finetuning import Task, tokens_of_row
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.hub import is_hub
@@ -102,7 +102,7 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         if record.kind == "pretrain":
             return model
         task = record.finetuning.task
-        longest = record.finetuning.data.max_seq_len or min(default_row(task), config.max_seq_len)
+        longest = tokens_of_row(record.finetuning.data, task, config.max_seq_len)
         return replace(model, task=task, max_seq_len=longest, may_be_none=record.may_be_none)
     config, parameters = read_model_folder(location, bare=bare)
     vocabulary = read_vocabulary(location)
