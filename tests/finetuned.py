@@ -16,9 +16,10 @@ import yaml
 from made_record import made_record
 from safetensors.numpy import save_file
 
+from maskwright.config.finetuning import LABELLED
 from maskwright.engines.base import TrainState
 from maskwright.model.config import OUTPUTS, ModelConfig, TaskKind
-from maskwright.model.hf.config import LABELLED, to_hf_config
+from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint

@@ -33,6 +33,8 @@ TaskKind = Literal[
     "token_classification",
     "question_answering",
 ]
+LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
+"""Kinds whose outputs have names; the others predict numbers or answers."""
 Column = str | Annotated[int, Field(ge=0)]
 """A column's name, or its number from 0 in a file without a header line."""
 Name = str | int
@@ -77,7 +79,7 @@ class Task(Section):
     def _labels_are_names(self) -> Task:
         if self.labels is None:
             return self
-        if self.kind in ("regression", "question_answering"):
+        if self.kind not in LABELLED:
             raise Refused(f"kind {self.kind} has no labels", fix="leave labels out")
         names = self.fixed_labels or ()
         if len(names) < 2 and self.kind != "multi_label_classification":

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from maskwright.config.finetuning import LABELLED
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.model import rotary
@@ -38,8 +39,6 @@ PIPELINES = {
     **dict.fromkeys(SEQUENCE_TASKS, "text-classification"),
 }
 """Names of the pipelines of `transformers`, by which the hub sorts models."""
-LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
-"""Tasks whose outputs have names."""
 OF_CLASSIFIERS = ("classifier_pooling", "classifier_dropout", "seq_classif_dropout", "qa_dropout", "cls_dropout")
 ROPE_FIELDS = ("rope_theta", "local_rope_theta")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from maskwright.config.finetuning import Task, tokens_of_row
+from maskwright.config.finetuning import LABELLED, Task, tokens_of_row
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import LABELLED, class_name, read_hf_config, read_labels, read_use
+from maskwright.model.hf.config import class_name, read_hf_config, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import with_outputs

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.config.finetuning import LabelledData, Task, default_row, labelled_data
+from maskwright.config.finetuning import LABELLED, LabelledData, Task, default_row, labelled_data
 from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.core import storage
 from maskwright.core.console import progress, say, several, warn
@@ -231,7 +231,7 @@ def predict(
 def require_probabilities(model: TrainedModel) -> None:
     """Raises `InputError` for a model that predicts numbers or answers."""
     kind = model.require_task().kind
-    if kind in ("regression", "question_answering"):
+    if kind not in LABELLED:
         raise InputError(f"{kind} has no probabilities", where=model.location, fix="do not ask for them")
 
 
