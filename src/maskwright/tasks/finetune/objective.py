@@ -183,10 +183,11 @@ def is_lower_better(metric: str) -> bool:
 def score_split(
     task: Task, labels: Sequence[str], split: EvaluationSplit, logits: NDArray[np.float32]
 ) -> tuple[Predictions, dict[str, float]]:
-    """Predictions, and the loss and every metric of the task."""
-    encoded = split.packer.encoded
+    """Predictions, and the loss and every metric of the task. The loss of numbers is in variances, as in training."""
+    encoded, variance = split.packer.encoded, split.unit[1] ** 2 if split.unit else 1.0
     predictions = decode(task, encoded, split.examples, logits, labels)
-    return predictions, {"loss": mean_loss(task, encoded, logits), **measure(task, labels, split.examples, predictions)}
+    loss = mean_loss(task, encoded, logits) / variance
+    return predictions, {"loss": loss, **measure(task, labels, split.examples, predictions)}
 
 
 def mean_loss(task: Task, encoded: EncodedRows, logits: NDArray[np.float32]) -> float:
