@@ -265,7 +265,7 @@ def test_columns_of_zero_and_one_keep_their_order(tmp_path: Path) -> None:
             "test.tsv: holds no text that is not in the train split as well (test.tsv:2 as train.tsv:3). Fix: name "
             "another file under data.test, or set it to null",
         ),
-        (SINGLE, {"train": "a x, b y, c y"}, "data.validation_fraction: 3 training examples are too few to hold out"),
+        (SINGLE, {"train": "a x, b y, c y"}, "data.validation_fraction: too few training examples (3) to hold out"),
     ],
 )
 def test_data_sets_that_cannot_be_learnt_from(task: Task, files: dict[str, str], message: str, tmp_path: Path) -> None:

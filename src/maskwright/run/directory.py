@@ -201,8 +201,7 @@ class RunDirectory:
 
     def read_data_card(self) -> dict[str, Any] | None:
         """`data.json`; None before it is written."""
-        path = self.path(DATA_CARD)
-        card = storage.read_json(path) if os.path.exists(path) else None
+        card = storage.read_json_or(None, self.path(DATA_CARD))
         return card if isinstance(card, dict) else None
 
     def append_history(self, event: Event, step: int, **more: Any) -> None:

@@ -238,6 +238,5 @@ def _is_run_file(name: str) -> bool:
 
 
 def _rollbacks(folder: str) -> list[Any]:
-    path = os.path.join(folder, "rollbacks.json")
-    rollbacks = storage.read_json(path) if os.path.exists(path) else []
+    rollbacks = storage.read_json_or([], folder, "rollbacks.json")
     return rollbacks if isinstance(rollbacks, list) else []

@@ -6,7 +6,6 @@ would have without the stop.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections import deque
 from collections.abc import Iterable
@@ -108,9 +107,8 @@ class Rollbacks:
 
     def __init__(self, directory: RunDirectory) -> None:
         self._path = directory.path("rollbacks.json")
-        noted = storage.read_json(self._path) if os.path.exists(self._path) else []
         try:
-            self.all = [Rollback(**record) for record in noted]
+            self.all = [Rollback(**record) for record in storage.read_json_or([], self._path)]
         except TypeError:
             raise InputError(
                 "is not a list of rollbacks", where=self._path, fix="restore the file, or start a new run"

@@ -160,8 +160,7 @@ class Forwarder:
                 self._waiting += lines_of(block)
 
     def _take_back(self) -> None:
-        path = self.directory.path("rollbacks.json")
-        noted = storage.read_json(path) if os.path.exists(path) else []
+        noted = storage.read_json_or([], self.directory.path("rollbacks.json"))
         for rollback in noted[self.sent.rollbacks :]:
             self.sent.trained = min(self.sent.trained, rollback["step"])
             self.sent.evaluated = min(self.sent.evaluated, rollback["step"])

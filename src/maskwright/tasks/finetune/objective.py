@@ -11,27 +11,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import FinetuneConfig, Task
+from maskwright.core import storage
 from maskwright.core.console import note, progress
 from maskwright.core.errors import ConfigError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine
-from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import (
     LOWER_IS_BETTER,
     Predictions,
     decode,
-    default_metric,
     measure,
     metric_names,
 )
 from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
+from maskwright.model.config import ModelConfig
 from maskwright.run.best import Best
+from maskwright.run.directory import RunDirectory
 from maskwright.training import hypertune
 from maskwright.training.objective import UpdateCounts
 
-PREDICTION_TOKENS = 4096
-"""Tokens in a batch for predictions, roughly."""
+
+def encoded_for(
+    model: ModelConfig,
+    examples: Sequence[Example],
+    tokenizer_folder: str,
+    task: Task,
+    labels: Sequence[str],
+    max_seq_len: int,
+    *,
+    labelled: bool = True,
+) -> EncodedRows:
+    """`encode` for a model."""
+    of_model: Any = {"token_type_stride": model.token_type_stride, "longest": model.max_seq_len}
+    return encode(examples, tokenizer_folder, task, labels, max_seq_len, labelled=labelled, **of_model)
+
+
+def write_predictions(
+    directory: RunDirectory, split: str, predictions: Predictions, examples: Sequence[Example]
+) -> None:
+    record = {"outcomes": predictions.outcomes, "where": [example.where for example in examples]}
+    storage.write_json(directory.path(f"predictions-{split}.json"), record)
 
 
 @dataclass(frozen=True)
@@ -41,13 +62,15 @@ class EvaluationSplit:
     examples: Sequence[Example]
     packer: Packer
     packed: Sequence[Packed]
+    unit: tuple[float, float] | None
+    """See `RunRecord`."""
 
     @classmethod
-    def of(cls, examples: Sequence[Example], packer: Packer) -> EvaluationSplit:
-        return cls(examples, packer, prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T)))
+    def of(cls, examples: Sequence[Example], packer: Packer, unit: tuple[float, float] | None) -> EvaluationSplit:
+        return cls(examples, packer, prediction_batches(packer), unit)
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
-        """See `rows.in_order`; None if `look` asks to give up."""
+        """See `rows.in_order`; numbers are labels. None if `look` asks to give up."""
         outputs = []
         with progress("evaluate", len(self.packed), "batches") as bar:
             for begin in range(0, len(self.packed), engine.dp_degree):
@@ -56,7 +79,11 @@ class EvaluationSplit:
                 batches = [packed.batch for packed in self.packed[begin : begin + engine.dp_degree]]
                 outputs.append(engine.predict(batches))
                 bar.advance(len(batches))
-        return in_order(self.packer, self.packed, np.concatenate(outputs))
+        logits = in_order(self.packer, self.packed, np.concatenate(outputs))
+        if self.unit is None:
+            return logits
+        mean, deviation = self.unit
+        return logits * deviation + mean
 
 
 class LabelledObjective:
@@ -141,10 +168,10 @@ def chance(task: Task, num_labels: int) -> float | None:
 
 def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
     """The metric that chooses the best checkpoint. Raises `ConfigError` for a metric that the task lacks."""
-    metric = config.evaluation.metric or default_metric(config.task, labels)
-    names = ("loss", *metric_names(config.task, labels))
-    if metric not in names:
-        fix = f"choose one of {', '.join(names)}"
+    names = metric_names(config.task, labels)
+    metric = config.evaluation.metric or names[0]
+    if metric not in (*names, "loss"):
+        fix = f"choose one of {', '.join(names)}, loss"
         raise ConfigError(f"{config.task.kind} has no metric {metric}", where="evaluation.metric", fix=fix)
     return metric
 
@@ -156,10 +183,11 @@ def is_lower_better(metric: str) -> bool:
 def score_split(
     task: Task, labels: Sequence[str], split: EvaluationSplit, logits: NDArray[np.float32]
 ) -> tuple[Predictions, dict[str, float]]:
-    """Predictions, and the loss and every metric of the task."""
-    encoded = split.packer.encoded
+    """Predictions, and the loss and every metric of the task. The loss of numbers is in variances, as in training."""
+    encoded, variance = split.packer.encoded, split.unit[1] ** 2 if split.unit else 1.0
     predictions = decode(task, encoded, split.examples, logits, labels)
-    return predictions, {"loss": mean_loss(task, encoded, logits), **measure(task, labels, split.examples, predictions)}
+    loss = mean_loss(task, encoded, logits) / variance
+    return predictions, {"loss": loss, **measure(task, labels, split.examples, predictions)}
 
 
 def mean_loss(task: Task, encoded: EncodedRows, logits: NDArray[np.float32]) -> float:
