@@ -525,7 +525,6 @@ def test_mistakes_end_before_anything_is_written(
         ({"schedule": {"steps": 9, "decay_steps": 2}}, "kind linear has no decay_steps"),
         ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),
         ({"optimizer": {"layer_decay": 0.9, "kind": "muon"}}, "optimizer.layer_decay needs optimizer.kind: adamw"),
-        ({"health": {"on_spike": "rollback"}}, "on_spike: rollback needs checkpoint.save_every_steps. Fix: set both"),
         (
             {"optimizer.class_weights": {True: "much"}},
             "class_weights: .True: 'much'. does not give labels weights. Fix: w",

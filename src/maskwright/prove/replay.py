@@ -17,7 +17,6 @@ from maskwright.tasks.start.capacity import exact_threads
 from maskwright.tasks.start.engine import start_engine
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training import checkpoint
-from maskwright.training.health import Rollbacks
 from maskwright.training.replay import RowOrigin, origins
 
 ROWS_SHOWN, DOCUMENTS_SHOWN, BEGINNING_TOKENS = 10, 4, 24
@@ -37,8 +36,6 @@ class RowLoss:
 @dataclass(frozen=True)
 class Replay:
     step: int
-    data_step: int
-    """The step of the undisturbed order whose rows it used; a later one after a rollback."""
     start: str
     """The checkpoint from which it was computed again."""
     again: int
@@ -95,25 +92,23 @@ def replay(run: str, step: int) -> Replay:
     start = step_folder(state.step) if state else "the beginning"
     engine.write(state or ready.starting_state())
     engine.at_once = AtOnce.of_record(record)
-    rollbacks = Rollbacks(directory)
     first = state.step if state else 0
     say(f"from {start} to step {step:,} on {engine.description}")
     with progress("replay", step - first, "steps") as bar:
         for number in range(first, step):
-            _step(engine, ready, number, rollbacks.data_step(number))
+            _step(engine, ready, number)
             bar.advance()
-    data_step = rollbacks.data_step(step)
     engine.use_rope_theta(ready.loader.rope_theta(step) or ready.model.rope_theta)
-    rows = _rows(engine, ready.loader, ready.store, step, data_step)
+    rows = _rows(engine, ready.loader, ready.store, step)
     loss, norm, error = None, None, None
     try:
-        loss, norm = _step(engine, ready, step, data_step)
+        loss, norm = _step(engine, ready, step)
         engine.check()
     except HealthError as failure:
         loss, norm, error = None, None, failure.what
     lines = directory.read_metrics() if config.logging.every_steps == 1 else []
     logged = next((line["loss"] for line in lines if line["step"] == step + 1 and "loss" in line), None)
-    return Replay(step, data_step, start, step - first, loss, norm, error, logged, rows)
+    return Replay(step, start, step - first, loss, norm, error, logged, rows)
 
 
 def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None, dict[str, Any]]:
@@ -127,20 +122,20 @@ def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None
     return None, {}
 
 
-def _step(engine: Engine, ready: PretrainRun, step: int, data_step: int) -> tuple[float, float]:
+def _step(engine: Engine, ready: PretrainRun, step: int) -> tuple[float, float]:
     engine.use_rope_theta(ready.loader.rope_theta(step) or ready.model.rope_theta)
-    stats = engine.step(ready.loader.batches(data_step), ready.config.learning_rate_at(step), lambda: False)
+    stats = engine.step(ready.loader.batches(step), ready.config.learning_rate_at(step), lambda: False)
     assert stats is not None
     return float(stats.loss_sum) / (float(stats.weight) or 1.0), float(stats.grad_norm)
 
 
-def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: int) -> list[RowLoss]:
+def _rows(engine: Engine, loader: Loader, store: Store, step: int) -> list[RowLoss]:
     """Losses of the rows: first rows that cannot be computed, then the others by falling loss."""
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
-    batches, losses = loader.batches(data_step), []
-    for place in origins(loader, store, data_step):
-        _, rows = loader.row_numbers(data_step, place.virtual_worker)
-        ids = loader.rows_at(data_step).materialize(rows[place.row : place.row + 1])[0][0, :BEGINNING_TOKENS]
+    batches, losses = loader.batches(step), []
+    for place in origins(loader, store, step):
+        _, rows = loader.row_numbers(step, place.virtual_worker)
+        ids = loader.rows_at(step).materialize(rows[place.row : place.row + 1])[0][0, :BEGINNING_TOKENS]
         text = " ".join(tokenizer.decode(ids.tolist(), skip_special_tokens=True).split())
         stats = engine.evaluate([batches[place.virtual_worker].part(place.row, place.row + 1)])
         losses.append(RowLoss(place, stats.loss, text))

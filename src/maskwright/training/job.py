@@ -14,7 +14,7 @@ from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.record import RunRecord
 from maskwright.training.beats import Beats
 from maskwright.training.contention import Contention
-from maskwright.training.health import LossWatch, Rollbacks
+from maskwright.training.health import LossWatch
 from maskwright.training.metrics import Counters, Speed
 from maskwright.training.objective import Objective
 from maskwright.training.saver import Saver
@@ -36,7 +36,6 @@ class Job:
     saver: Saver | None
     """None except on rank 0, which alone writes."""
     watch: LossWatch
-    rollbacks: Rollbacks
     beats: Beats
     step: int = 0
     """Finished updates."""
