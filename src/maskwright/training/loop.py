@@ -285,8 +285,6 @@ def _show(job: Job, bar: Progress, record: dict[str, Any]) -> None:
     bar.note = f"loss {record['loss']:.3f}  {record['tokens_per_second']:,.0f} tokens/s"
     if job.engine.device != "cpu":  # a CPU's speed depends on its neighbours of the moment
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
-    elif job.alone and (warning := job.contention.look()):  # other ranks on this machine do not count as other programs
-        warn(warning)
 
 
 FROM_RANK_0: tuple[TrainState, dict[str, Any]] = TrainState(0, {}), {}
