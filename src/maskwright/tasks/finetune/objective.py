@@ -27,7 +27,6 @@ from maskwright.labels.metrics import (
 )
 from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
 from maskwright.run.best import Best
-from maskwright.training import hypertune
 from maskwright.training.objective import UpdateCounts
 
 PREDICTION_TOKENS = 4096
@@ -113,8 +112,6 @@ class LabelledObjective:
         _, scores = score_split(self.config.task, self.labels, self.split, logits)
         metrics = {f"valid_{name}": value for name, value in scores.items()}
         self.best.seen.append((step, metrics[f"valid_{self.metric}"]))
-        if engine.processes.rank == 0:
-            hypertune.report(f"valid_{self.metric}", metrics[f"valid_{self.metric}"], step)
         best = " (the best so far)" if self.best_step == step else ""
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         note(f"step {step}: validation {shown}{best}")
