@@ -312,20 +312,6 @@ def test_another_runs_copies_change_nothing_here(config: Callable[..., RunConfig
     assert not [path for path in (tmp_path / "three").rglob("*") if path.is_file() and path.name != "lock"]
 
 
-def test_copies_from_before_a_rollback_are_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    directory, copies = saved(tmp_path / "one", 10, 20, 30), Copies(URL)
-    for step in (10, 20, 30):
-        put(copies, directory, step, keep=9)
-    for step in (20, 30):
-        shutil.rmtree(Path(directory.checkpoints) / f"step-000000{step}")
-    (tmp_path / "one" / "rollbacks.json").write_text('[{"seen": 31, "step": 10, "data": 31}]')
-    copies.fetch(directory, same)
-    assert checkpoint.whole_steps(directory.checkpoints) == [10]
-    assert "from before a rollback" in capfd.readouterr().err
-    copies.remove_after(10)
-    assert copies.steps() == [10]
-
-
 def test_a_folder_of_another_disk_serves_too(config: Callable[..., RunConfig], tmp_path: Path) -> None:
     keys = {"schedule.steps": 4, "checkpoint.copy_to": f"file://{tmp_path}/far/away"}
     task.pretrain(config(**keys), str(tmp_path / "run"))

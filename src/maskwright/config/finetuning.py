@@ -15,7 +15,6 @@ from maskwright.config.pretraining import (
     OF_ONE_RUN,
     CheckpointSection,
     EngineSection,
-    Health,
     Logging,
     Optimizer,
     Shape,
@@ -306,7 +305,6 @@ class FinetuneConfig(Section):
     batch: FinetuningBatch = FinetuningBatch()
     engine: EngineSection = EngineSection()
     checkpoint: CheckpointSection = CheckpointSection()
-    health: Health = Health()
     evaluation: FinetuningEvaluation = FinetuningEvaluation()
     logging: Logging = Logging()
 
@@ -318,7 +316,6 @@ class FinetuneConfig(Section):
             key = "label_smoothing" if optimizer.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
         optimizer.require_layers()
-        self.health.require_checkpoints(self.checkpoint)
         return self
 
     @property

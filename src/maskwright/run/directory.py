@@ -24,7 +24,7 @@ from maskwright.run.record import CONFIG, RunRecord, parse
 
 Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
-Event = Literal["started", "saved", "spiked", "rolled back", "ended"]
+Event = Literal["started", "saved", "spiked", "ended"]
 HISTORY, DATA_CARD = "history.jsonl", "data.json"
 RESULTS = "results.json"
 """The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""

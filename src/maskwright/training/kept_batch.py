@@ -41,25 +41,23 @@ class RowOrigin:
     documents: list[Origin]
 
 
-def origins(loader: Loader, store: Store, data_step: int) -> list[RowOrigin]:
-    """The origins of all rows of the batch at `data_step`, by virtual worker."""
-    result, step_rows = [], loader.rows_at(data_step)
+def origins(loader: Loader, store: Store, step: int) -> list[RowOrigin]:
+    """The origins of all rows of the batch at `step`, by virtual worker."""
+    result, step_rows = [], loader.rows_at(step)
     for virtual_worker in range(loader.config.batch.virtual_workers):
-        epochs, rows = loader.row_numbers(data_step, virtual_worker)
+        epochs, rows = loader.row_numbers(step, virtual_worker)
         for number, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
             documents = [Origin(document, store.origin("train", document)) for document in step_rows.documents(row)]
             result.append(RowOrigin(virtual_worker, number, epoch, documents))
     return result
 
 
-def write_bundle(
-    directory: RunDirectory, loader: Loader, store: Store, *, step: int, data_step: int, details: dict[str, Any]
-) -> str:
+def write_bundle(directory: RunDirectory, loader: Loader, store: Store, *, step: int, details: dict[str, Any]) -> str:
     """Writes the folder of the step, and returns it."""
-    rows = [asdict(row) for row in origins(loader, store, data_step)]
-    masks = masks_at(loader, data_step)
-    record = {"data_step": data_step, "seed": loader.config.seed, **masks, **details, "rows": rows}
-    return _write(directory, loader.batches(data_step), step, record)
+    rows = [asdict(row) for row in origins(loader, store, step)]
+    masks = masks_at(loader, step)
+    record = {"seed": loader.config.seed, **masks, **details, "rows": rows}
+    return _write(directory, loader.batches(step), step, record)
 
 
 def write_examples(

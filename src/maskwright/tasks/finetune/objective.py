@@ -29,7 +29,6 @@ from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, pred
 from maskwright.model.config import ModelConfig
 from maskwright.run.best import Best
 from maskwright.run.directory import RunDirectory
-from maskwright.training import hypertune
 from maskwright.training.objective import UpdateCounts
 
 
@@ -105,30 +104,30 @@ class LabelledObjective:
         self.metric = chosen_metric(config, labels)
         self.best = Best(config.evaluation.patience, is_lower_better(self.metric))
 
-    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        return self.train.batches(data_step, virtual_workers)
+    def batches(self, step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        return self.train.batches(step, virtual_workers)
 
     def rope_theta(self, step: int) -> float | None:
         return None
 
-    def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+    def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
         """The longest examples together."""
         train = self.train
         longest = np.argsort(-np.diff(train.packer.encoded.offsets), kind="stable")
         each = train.per_step // train.virtual_workers
         rows = np.resize(longest[:each], each)
-        return [(data_step, [train.packer.pack(rows).batch for _ in virtual_workers])]
+        return [(step, [train.packer.pack(rows).batch for _ in virtual_workers])]
 
-    def work(self, data_step: int) -> UpdateCounts:
-        tokens, pairs = self.train.work(data_step)
+    def work(self, step: int) -> UpdateCounts:
+        tokens, pairs = self.train.work(step)
         targets = self.train.packer.encoded.targets
         words = isinstance(targets, WordTargets | SpanTargets)
         return UpdateCounts(tokens, pairs, float(tokens if words else self.train.per_step))
 
-    def epoch(self, data_step: int) -> float:
-        return data_step * self.train.per_step / len(self.train.packer.encoded)
+    def epoch(self, step: int) -> float:
+        return step * self.train.per_step / len(self.train.packer.encoded)
 
-    def logged(self, data_step: int) -> dict[str, float]:
+    def logged(self, step: int) -> dict[str, float]:
         return {}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
@@ -140,8 +139,6 @@ class LabelledObjective:
         _, scores = score_split(self.config.task, self.labels, self.split, logits)
         metrics = {f"valid_{name}": value for name, value in scores.items()}
         self.best.seen.append((step, metrics[f"valid_{self.metric}"]))
-        if engine.processes.rank == 0:
-            hypertune.report(f"valid_{self.metric}", metrics[f"valid_{self.metric}"], step)
         best = " (the best so far)" if self.best_step == step else ""
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         note(f"step {step}: validation {shown}{best}")

@@ -301,11 +301,10 @@ class FinetuneRun:
         return lines
 
     def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:
-        data_step = job.rollbacks.data_step(step)
         every = range(self.config.batch.virtual_workers)
-        rows = self.train.packer.encoded.example[self.train.rows_at(data_step)]
+        rows = self.train.packer.encoded.example[self.train.rows_at(step)]
         places = [self.dataset.train[at].where for at in rows]
-        return write_examples(job.directory, self.train.batches(data_step, every), places, step=step, details=details)
+        return write_examples(job.directory, self.train.batches(step, every), places, step=step, details=details)
 
     def finish(self, job: Job) -> None:
         """Scores the best checkpoint on validation and test, and writes `results.json`."""

@@ -223,8 +223,7 @@ class PretrainRun:
         return lines + unusual_settings(self.config)
 
     def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:
-        data = job.rollbacks.data_step(step)
-        return write_bundle(job.directory, self.loader, self.store, step=step, data_step=data, details=details)
+        return write_bundle(job.directory, self.loader, self.store, step=step, details=details)
 
     def finish(self, job: Job) -> None:
         """The last checkpoint is the result."""

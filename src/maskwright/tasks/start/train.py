@@ -88,8 +88,7 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
         if start.starts.starts == 1:
             directory.take_request()  # it was meant for an earlier start
         stop.take_request(directory)  # it came while the run was about to restart
-        planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
-        saver = Saver(directory, config.checkpoint, start.copies, lease, planned)
+        saver = Saver(directory, config.checkpoint, start.copies, lease)
         job = make_job(ready, directory, engine, record, saver)
         stop.when_grace_ends = partial(_grace_ended, job, stop)
         loaded = None if before is None else _load(job, ready, start)
