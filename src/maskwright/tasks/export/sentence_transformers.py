@@ -24,7 +24,7 @@ from maskwright.model.hf.names import Parameters, encoder_pieces, pieces
 from maskwright.model.initial import with_new_head
 from maskwright.tasks.export.hugging_face import Purpose, announce, compared, export
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.models.modules import MODULES, PROMPTS, pooling_of, warn_of_modules
+from maskwright.tasks.models.modules import MODULES, PROMPTS, pooling_of, prompts_of, warn_of_modules
 
 Kind = Literal["dense", "sparse", "late", "rerank"]
 HEADLESS: tuple[Kind, ...] = ("dense", "late", "rerank")
@@ -209,13 +209,12 @@ def write_modules(model: TrainedModel, kind: Kind, activation: str | None, folde
         storage.make_folder(os.path.join(folder, path))
         storage.write_json(os.path.join(folder, path, "config.json"), settings)
     storage.write_json(os.path.join(folder, MODULES), modules)
-    own: dict[str, Any] = {"activation_fn": activation, "prompts": {}}
+    own: dict[str, Any] = {"default_prompt_name": None, "activation_fn": activation, "prompts": {}}
     if kind != "rerank":
-        said, prompts = os.path.join(model.tokenizer_folder, PROMPTS), {"query": "", "document": ""}
-        if os.path.exists(said):
-            prompts |= storage.read_json(said).get("prompts", {})
-        own = {"similarity_fn_name": form.similarity, "prompts": prompts}
-    whole = {"model_type": form.model_class, "default_prompt_name": None, **own}
+        prompts, default = prompts_of(model.tokenizer_folder)
+        prompts = {"query": "", "document": prompts.get("passage", "")} | prompts
+        own = {"default_prompt_name": default, "similarity_fn_name": form.similarity, "prompts": prompts}
+    whole = {"model_type": form.model_class, **own}
     storage.write_json(os.path.join(folder, PROMPTS), whole)
 
 

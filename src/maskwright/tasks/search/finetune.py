@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 MODEL = "model"
 COLUMNS = ("question", "passage", "negative")
+QUESTION, PASSAGE = "query", "document"
+"""Names of the prompts that `encode_query` and `encode_document` put before texts."""
 ENCODED_AT_ONCE = 64
 LOG_LINES = 50
 """Lines of `metrics.jsonl` in a whole training, each a mean over the updates since the last."""
@@ -149,11 +151,11 @@ def _trained(
     _fit(directory, config, collection, model, updates, progress.status)
     progress.enter("evaluating")
     results: dict[str, Any] = {"steps": len(updates), "fault": ""}
-    passages = _vectors(model, collection.passages)
+    passages = _vectors(model, collection.passages, PASSAGE)
     for split, queries in (("validation", collection.validation), ("test", collection.test)):
         if not queries:
             continue
-        asked = _vectors(model, [query.text for query in queries])
+        asked = _vectors(model, [query.text for query in queries], QUESTION)
         rankings = _rankings(asked, passages, progress)
         if rankings is None:
             results["fault"], rankings = "its vectors are not finite", np.full((len(queries), 1), -1)
@@ -175,7 +177,8 @@ def _as_sentence_transformer(directory: RunDirectory, start: TrainedModel) -> Se
     export_as("dense", start, folder, quiet=True)
     model = SentenceTransformer(folder, device=_device())
     shutil.rmtree(folder)
-    model.prompts = {"query": "", "document": ""}  # it learns from texts without prompts
+    if any(model.prompts[kind] for kind in (QUESTION, PASSAGE)):
+        say(f"questions begin with {model.prompts[QUESTION]!r}, passages with {model.prompts[PASSAGE]!r}: its prompts")
     return model
 
 
@@ -227,7 +230,9 @@ def _fit(
 
     def texts(rows: dict[str, list[int]]) -> dict[str, list[str]]:
         of_rows = np.array([rows[name] for name in COLUMNS[: len(rows)]], np.int64).T
-        return texts_of(collection.train, collection.passages, of_rows)
+        found = texts_of(collection.train, collection.passages, of_rows)
+        before = {name: model.prompts[QUESTION if name == COLUMNS[0] else PASSAGE] for name in found}
+        return {name: [before[name] + text for text in listed] for name, listed in found.items()}
 
     pairs = np.concatenate(updates)
     columns = COLUMNS if (pairs[:, 2] != NONE).any() else COLUMNS[:2]
@@ -264,11 +269,10 @@ def _fit(
     shutil.rmtree(directory.path("trainer"), ignore_errors=True)
 
 
-def _vectors(model: SentenceTransformer, texts: Sequence[str]) -> NDArray[np.float32]:
-    """[texts, hidden size], each of length 1."""
-    listed, at_once = list(texts), ENCODED_AT_ONCE
-    vectors = model.encode(listed, batch_size=at_once, normalize_embeddings=True, show_progress_bar=False)
-    return np.asarray(vectors, np.float32)
+def _vectors(model: SentenceTransformer, texts: Sequence[str], prompt: str) -> NDArray[np.float32]:
+    """[texts, hidden size], each of length 1. `prompt`: the name of the one before each."""
+    how: dict[str, Any] = {"prompt_name": prompt, "batch_size": ENCODED_AT_ONCE, "show_progress_bar": False}
+    return np.asarray(model.encode(list(texts), normalize_embeddings=True, **how), np.float32)
 
 
 def _rankings(asked: NDArray[np.float32], passages: NDArray[np.float32], progress: _Progress) -> Rankings | None:
