@@ -43,6 +43,18 @@ def pooling_of(folder: str) -> tuple[bool, bool]:
     return bool(modes) and modes[0] in FIRST_TOKEN, "Normalize" in kinds
 
 
+def warn_if_untold(folder: str) -> None:
+    """Warns of a snapshot in the Hub's cache that others downloaded without asking for `modules.json`, of whose absence
+    `huggingface_hub` leaves a mark."""
+    snapshots, commit = os.path.split(folder)
+    marks = os.path.join(os.path.dirname(snapshots), ".no_exist", commit)
+    if os.path.basename(snapshots) == "snapshots" and not any(
+        os.path.exists(os.path.join(place, MODULES)) for place in (folder, marks)
+    ):
+        line = f"{folder}: its vectors are means, since the cache does not tell whether the model has a {MODULES}"
+        warn(f"{line}; to ask the Hub, delete this folder and run the command again")
+
+
 def prompts_of(folder: str) -> tuple[dict[str, str], str | None]:
     """(the words before a text, by the name of the prompt; the name that texts get by default)"""
     config = _read(folder, PROMPTS) or {}

@@ -33,7 +33,7 @@ from maskwright.tasks.compare.folder import begin_or_check
 from maskwright.tasks.export.sentence_transformers import export_as, write_modules
 from maskwright.tasks.finetune.prepare import weights_digest
 from maskwright.tasks.models.load import TrainedModel, load_model
-from maskwright.tasks.models.modules import pooling_of
+from maskwright.tasks.models.modules import pooling_of, warn_if_untold
 from maskwright.tasks.search.updates import NONE, Update, planned_updates, texts_of
 from maskwright.training.loop import STATUS_EVERY_SECONDS
 
@@ -61,6 +61,7 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
     collection = read_collection(config.data, config.seed)
     model = load_model(config.model.init_from, bare=True)
     pooling_of(model.tokenizer_folder)  # raises for modules that cannot be trained
+    warn_if_untold(model.tokenizer_folder)
     updates = planned_updates(collection, config)
     steps, mean = len(updates), sum(map(len, updates)) / len(updates)
     line = f"{len(collection.passages):,} passages, {len(collection.train):,} questions to learn from with "

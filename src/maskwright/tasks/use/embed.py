@@ -17,7 +17,7 @@ from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.write import require_writable, write_vectors
 from maskwright.tasks.finetune.objective import PREDICTION_TOKENS
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.models.modules import pooling_of, prompt_of
+from maskwright.tasks.models.modules import pooling_of, prompt_of, warn_if_untold
 from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length
 
 TEXTS = Task()
@@ -58,6 +58,7 @@ def vectors(
 
     (of_first_token, normalized), parts, cut = pooling_of(model.tokenizer_folder), [], 0
     before = prompt_of(model.tokenizer_folder, prompt)
+    warn_if_untold(model.tokenizer_folder)
     pool = pooler(model.config, model.parameters, choose_device(device, "device"), of_first_token)
     with progress("embed", len(examples), "texts") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
