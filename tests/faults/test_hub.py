@@ -157,7 +157,7 @@ def test_what_transformers_left_in_the_cache_is_found_without_network(
     asked = len(hub.requests)
     assert hub_task.local(f"hf://FacebookAI/roberta-base@{commit}") == str(snapshot) and len(hub.requests) == asked
     warn_if_untold(str(snapshot))
-    assert capfd.readouterr().err == "", "the download has asked for modules.json"
+    assert "modules.json" not in capfd.readouterr().err, "the download has asked for it"
     shutil.rmtree(tmp_path / "cache" / "models--roberta-base" / ".no_exist")
     warn_if_untold(str(snapshot))
     assert "the cache does not tell whether the model has a modules.json" in capfd.readouterr().err

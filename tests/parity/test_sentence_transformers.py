@@ -258,6 +258,7 @@ def test_a_classifier_becomes_one_score(architecture: str, tokenizer: str, tmp_p
 
 @pytest.mark.long
 def test_a_fine_tuned_pair_model_scores_as_predict(tokenizer: str, tmp_path: Path) -> None:
+    """Exported again, too."""
     for task in ("regression", "single_label_classification", "multi_label_classification"):
         model = classifier(tmp_path / task, "bert", task, tokenizer)
         relevant = model.labels[1] if model.labels else None
@@ -266,6 +267,9 @@ def test_a_fine_tuned_pair_model_scores_as_predict(tokenizer: str, tmp_path: Pat
         theirs = loaded("rerank", tmp_path / f"{task}-folder")
         assert theirs.max_seq_length == model.max_seq_len == 64
         np.testing.assert_allclose(theirs.predict(PAIRS, batch_size=4), ours, atol=1e-5)
+        export_as("rerank", load_model(str(tmp_path / f"{task}-folder")), str(tmp_path / f"{task}-again"))
+        again = loaded("rerank", tmp_path / f"{task}-again").predict(PAIRS, batch_size=4)
+        np.testing.assert_allclose(again, ours, atol=1e-5)
 
 
 def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ MODULES, FIRST, CONFIG = "modules.json", "sentence_bert_config.json", "tokenizer
 PROMPTS = "config_sentence_transformers.json"
 """The class of a folder, and the words that the model wants before texts, by name."""
 DENSE = "SentenceTransformer"
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 MEAN, FIRST_TOKEN = ("mean", "pooling_mode_mean_tokens"), ("cls", "pooling_mode_cls_token")
 """Values and, before version 6, keys of a pooling's settings."""
 
@@ -87,6 +88,15 @@ def warn_of_modules(where: str, folder: str) -> None:
         pass
     line = f"{where}: its {MODULES} makes other vectors than the mean, which `embed` and exports of the new model use"
     warn(f"{line}; to keep these vectors, copy {MODULES} and the folders that it names into the folder that is written")
+
+
+def activation_of(folder: str) -> str | None:
+    """The class of torch that makes a score of a CrossEncoder's number, if its folder names one: in the files of
+    version 5, 4 or earlier."""
+    config = _read(folder, "config.json") or {}
+    of_version_4 = config.get("sentence_transformers") or {}
+    before = of_version_4.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    return ((_read(folder, PROMPTS) or {}).get("activation_fn") if _class_of(folder) == "CrossEncoder" else None) or before
 
 
 def _class_of(folder: str) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from maskwright.config.retrieval import RetrievalConfig
 from maskwright.config.settings import flat
 from maskwright.core import storage
-from maskwright.core.console import note, say, several
+from maskwright.core.console import note, say, several, warn
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import require
 from maskwright.labels.ranking import Rankings, ranked, record_of_scores
@@ -67,8 +67,14 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
     line = f"{len(collection.passages):,} passages, {len(collection.train):,} questions to learn from with "
     line += f"{several(collection.pairs, 'pair')}: {several(steps, 'step')} of {mean:.1f} pairs on average"
     _device()
+    warnings: list[str] = []
+    if repeated := collection.with_repeated_answers():
+        what = f"{several(repeated, 'question')} with an answer whose text another passage has as well, which counts as"
+        warnings.append(f"{what} wrong: keep one passage of each text")
+    for warning in warnings:
+        warn(warning)
     if dry_run:
-        return {"lines": [line], "warnings": []}
+        return {"lines": [line], "warnings": warnings}
     say(line)
     storage.make_folder(directory.location)
     with storage.locked(directory.path("lock"), remove=True):
