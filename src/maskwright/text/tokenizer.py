@@ -25,6 +25,7 @@ from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
 from maskwright.text.marks import SAMPLE_CHARACTERS, SAMPLE_TEXTS, warn_of_dropped_marks
+from maskwright.text.notation import without_effect
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
@@ -76,7 +77,7 @@ def train_tokenizer(
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
     storage.require_empty(folder)
     normalizer, splitter = _steps(kind, lowercase)
-    words = _count(sources, max_bytes, normalizer, splitter, folder)
+    words = _count(sources, max_bytes, normalizer, splitter, folder, without_effect(kind, normalizer))
     say("merging …" if kind in ("bpe", "wordpiece") else f"choosing {'pieces' if kind == 'unigram' else 'words'} …")
     if kind == "bpe":
         tokenizer = _train_bpe(words, vocab_size, min_frequency)
@@ -125,7 +126,9 @@ def split_by(normalizer: Any, splitter: Any) -> Callable[[str], Iterator[str]]:
     return words
 
 
-def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any, folder: str) -> dict[str, int]:
+def _count(
+    sources: Sources, max_bytes: int, normalizer: Any, splitter: Any, folder: str, besides: set[str]
+) -> dict[str, int]:
     def learn(pieces: Iterator[Piece]) -> dict[str, int]:
         counts, first = WordCounts(split_by(normalizer, splitter), at_spaces=True), list[str]()
         for piece in pieces:
@@ -136,7 +139,7 @@ def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any, fol
         warn_of_dropped_marks(folder, normalizer, first)
         return words
 
-    return learn_from(sources, max_bytes, learn)
+    return learn_from(sources, max_bytes, learn, besides)
 
 
 def _train(tokenizer: Any, trainer: Any, words: dict[str, int]) -> None:
