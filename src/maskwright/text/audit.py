@@ -522,7 +522,7 @@ def report(result: Audit) -> str:
     ]
     if result.documents < 300:  # of so few, 1 % is none in one corpus of twenty: 0.99^300 is 0.05
         fixes = ["add more text", *finer_layouts(result.layout, result.layouts, result.documents)]
-        fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g}")
+        fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g} or --valid-files FILE")
         lines.append(
             "warning: so few documents may leave none held out, and stop `data prepare`. Fix: " + ", or ".join(fixes)
         )
