@@ -320,12 +320,8 @@ SAVED: dict[str, Callable[[Path, State], Path]] = {
     ),
     "two files": two_files,
     "tied weights and positions": lambda folder, state: pickled_folder(folder, tied(state)),
-    "wrapped": lambda folder, state: pickled_folder(folder, {f"_orig_mod.module.{n}": v for n, v in state.items()}),
     "averaged": lambda folder, state: pickled_folder(
         folder, {"n_averaged": torch.tensor(3), **{f"module.{name}": value for name, value in state.items()}}
-    ),
-    "first BERTs' norms": lambda folder, state: pickled_folder(
-        folder, {n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): v for n, v in state.items()}
     ),
     "Lightning": lightning,
     "DeepSpeed": lambda folder, state: pickled_folder(folder, {"module": state, "dp_world_size": 1}, "states.pt"),
@@ -343,12 +339,7 @@ def test_pickled_weights_are_imported_number_by_number(how: str, cli: Cli, folde
     assert result.code == 0, result.err
     made = json.loads(result.out)
     assert made["difference"] < 1e-5 and made["has_tokenizer"] and made["left_out"] == []
-    original = how not in (
-        "wrapped",
-        "averaged",
-        "Lightning",
-        "DeepSpeed",
-    )  # these transformers does not read as they are
+    original = how not in ("averaged", "Lightning", "DeepSpeed")  # which transformers does not read as they are
     assert made["compared_with"] == str(folder if original else tmp_path / "new")
     assert same(read_model_folder(str(tmp_path / "new"))[1], weights)
     assert cli("fill", tmp_path / "new", "a <mask>").code == 0

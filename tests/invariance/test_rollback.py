@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from ended_runs import metrics, require_same, require_same_ends, state
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError, StoppedEarly
@@ -17,9 +17,7 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.prove.verify_resume import TIMES
 from maskwright.tasks.pretrain import run as task
-from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
 KEYS = {"schedule.steps": 40, "logging.every_steps": 1, "checkpoint.save_every_steps": 4, "health.on_spike": "rollback"}
@@ -68,7 +66,6 @@ def test_late_lines_are_those_that_are_read_at_once(
         "evaluation.every_steps": 5,
         "checkpoint.save_every_steps": 8,
     }
-    lines = []
     for name in ("straight", "late", "stopped"):
         with monkeypatch.context() as patch:
             read_late(patch, whether=name != "straight")
@@ -76,11 +73,8 @@ def test_late_lines_are_those_that_are_read_at_once(
                 with pytest.raises(StoppedEarly):
                     task.pretrain(config(**keys), str(tmp_path / name), stop_request=StopRequest(stop_after_steps=11))
             task.pretrain(config(**keys), str(tmp_path / name))
-        text = (tmp_path / name / "metrics.jsonl").read_text()
-        found = [json.loads(line) for line in text.splitlines()]
-        lines.append([{key: value for key, value in line.items() if key not in TIMES} for line in found])
-    assert lines[0] == lines[1] == lines[2]
-    assert [line["step"] for line in lines[0] if "loss" in line] == [*range(2, 23, 2), 23]
+    require_same_ends(*(tmp_path / name for name in ("straight", "late", "stopped")))
+    assert [line["step"] for line in metrics(tmp_path / "late") if "loss" in line] == [*range(2, 23, 2), 23]
 
 
 def test_the_data_of_a_spike_is_left_out(
@@ -92,10 +86,8 @@ def test_the_data_of_a_spike_is_left_out(
     assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 19, "step": 16, "data": 19}]
     begun = [*range(19), *([19] if late else [])]  # a step that was begun before the spike was seen
     assert seen == [*begun, *range(19, 43)]
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    steps = [line["step"] for line in lines if "loss" in line]
-    assert steps == list(range(1, 41))
-    losses = [line["loss"] for line in lines if "loss" in line]
+    losses = [line["loss"] for line in metrics(tmp_path / "run") if "loss" in line]
+    assert len(losses) == 40
     assert max(losses[10:]) < 2 * min(losses)
 
 
@@ -127,13 +119,8 @@ def test_a_stop_after_a_rollback_changes_nothing(
         limits = StopRequest(stop_after_steps=stop_after)
         task.pretrain(config(**KEYS), str(tmp_path / "stopped"), stop_request=limits)
     task.pretrain(config(**KEYS), str(tmp_path / "stopped"))
-    ends: list[Any] = [
-        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False)
-        for name in ("straight", "stopped")
-    ]
     assert len(json.loads((tmp_path / "stopped" / "rollbacks.json").read_text())) == 2
-    for name, value in ends[0][0].parameters.items():
-        assert np.array_equal(value, ends[1][0].parameters[name]), name
+    require_same(*(state(tmp_path / name) for name in ("straight", "stopped")))
 
 
 def test_a_checkpoint_from_within_the_spike_is_not_used(
