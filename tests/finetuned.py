@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf.config import LABELLED, to_hf_config
+from maskwright.model.hf.names import Parameters, buffers
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
@@ -67,13 +68,26 @@ def shape(kind: str, task: TaskKind) -> ModelConfig:
     return replace(SHAPES[kind], task=task, num_labels=outputs, classifier_dropout_prob=0.25, **own)
 
 
-def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float = 0.2) -> Path:
-    """A run directory as fine-tuning leaves it. `noise`: of weights, so large that every head says something."""
+def drawn(config: ModelConfig, noise: float = 0.2) -> Parameters:
+    """`noise`: of weights, so large that every head says something, and none is 0 or 1: two that are exchanged show."""
     generator = np.random.default_rng(5)
-    parameters = {
+    return {
         name: (value + noise * generator.standard_normal(value.shape)).astype(np.float32)
         for name, value in initial_parameters(config, 1).items()
     }
+
+
+def save_model(folder: Path, parameters: Parameters, config: ModelConfig, **changes: Any) -> str:
+    """As `transformers` saves it. `changes`: of config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(parameters | buffers(config), str(folder / "model.safetensors"), {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(to_hf_config(config) | changes))
+    return str(folder)
+
+
+def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float = 0.2) -> Path:
+    """A run directory as fine-tuning leaves it."""
+    parameters = drawn(config, noise)
     own = {} if config.task == "masked_lm" else {"task.kind": config.task, "task.doc_stride": 8}
     record = made_record(
         "finetune" if own else "pretrain",
@@ -138,9 +152,7 @@ def write_examples(folder: Path, kind: TaskKind, name: str, count: int, seed: in
 def pretrained_folder(folder: Path, tokenizer: str) -> str:
     """What a pretrained model is to a comparison: a folder whose weights are the same for every seed."""
     shutil.copytree(tokenizer, folder)
-    (folder / "config.json").write_text(json.dumps(to_hf_config(ROBERTA)))
-    save_file(initial_parameters(ROBERTA, 7), str(folder / "model.safetensors"))
-    return str(folder)
+    return save_model(folder, initial_parameters(ROBERTA, 7), ROBERTA)
 
 
 def foxes(folder: Path) -> Path:

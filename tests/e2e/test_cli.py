@@ -6,7 +6,6 @@ import importlib.metadata
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,9 +17,9 @@ from pathlib import Path
 import pytest
 import warm
 from command_line import COMMAND, maskwright
+from finetuned import pretrained_folder
 from packaging.requirements import Requirement
 from private_network import wait_until
-from safetensors.numpy import save_file
 
 import maskwright as package
 from maskwright.cloud.provision.image import pack
@@ -28,9 +27,6 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import to_hf_config
-from maskwright.model.initial import initial_parameters
 from maskwright.tasks import quickstart
 from maskwright.tasks.docstrings import docstrings, gather
 from maskwright.tasks.pretrain.run import pretrain
@@ -132,10 +128,7 @@ def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch
     assert all(f"/{one['package']}" in one["source"] for one in [*train, *test])
     assert max(Counter(one["package"] for one in train).values()) <= quickstart.MOST_TRAIN
 
-    shutil.copytree(tokenizer, place.run)
-    shape = ModelConfig(400, 32, 2, 2, 64, 66)
-    Path(place.run, "config.json").write_text(json.dumps(to_hf_config(shape)))
-    save_file(initial_parameters(shape, 7), f"{place.run}/model.safetensors")
+    pretrained_folder(Path(place.run), tokenizer)
     out = maskwright(*asked, "--set", "schedule.epochs=0.1", cwd=tmp_path)
     assert "Cannot conclude whether pretrained helped on packages." in out and "verdict.html" in out
 

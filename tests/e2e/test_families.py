@@ -16,7 +16,7 @@ import transformers
 from conftest import small_config
 from tokenizer_kinds import with_an_end
 
-from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.config.finetuning import build_finetune_config
 from maskwright.config.pretraining import EngineSection, RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
@@ -183,7 +183,15 @@ def test_a_public_encoder_is_continued_and_comes_back(
     pairs_are_told_alike(str(folder), tmp_path)
 
 
-def pairs_config(base: str, train: Path) -> FinetuneConfig:
+def pairs_are_told_alike(base: str, folder: Path) -> None:
+    """A head for pairs of texts is fine-tuned; its logits, of packed rows, are those of transformers for a pair a row.
+    The folder is proven by `export`, which compares the tokens of pairs as well."""
+    pairs = [(f"The fox saw {thing}.", f"Nobody crossed {thing}{' again' * n}.") for n, thing in enumerate(THINGS)]
+    train = folder / "train.jsonl"
+    with train.open("w") as file:
+        for n in range(32):
+            a, b = pairs[n % 6]
+            file.write(json.dumps({"text": a, "text_pair": f"Story {n}. {b}", "label": "ab"[n % 2]}) + "\n")
     values = {
         "data": {"train": str(train), "text": "text", "text_pair": "text_pair", "label": "label"},
         "model": {"init_from": base},
@@ -193,20 +201,7 @@ def pairs_config(base: str, train: Path) -> FinetuneConfig:
         "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
         "logging": {"report_to": []},
     }
-    return build_finetune_config(values, "pairs.yaml")
-
-
-def pairs_are_told_alike(base: str, folder: Path) -> None:
-    """A head for pairs of texts is fine-tuned; its logits, of packed rows, are those of transformers for a pair a row.
-
-    The folder is proven by `export`, which compares the tokens of pairs as well."""
-    pairs = [(f"The fox saw {thing}.", f"Nobody crossed {thing}{' again' * n}.") for n, thing in enumerate(THINGS)]
-    train = folder / "train.jsonl"
-    with train.open("w") as file:
-        for n in range(32):
-            a, b = pairs[n % 6]
-            file.write(json.dumps({"text": a, "text_pair": f"Story {n}. {b}", "label": "ab"[n % 2]}) + "\n")
-    finetune(pairs_config(base, train), str(folder / "pairs"))
+    finetune(build_finetune_config(values, "pairs.yaml"), str(folder / "pairs"))
     model = load_model(str(folder / "pairs"))
     export(model, str(folder / "judge"), onnx=importlib.util.find_spec("onnxruntime") is not None)
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(pairs)]

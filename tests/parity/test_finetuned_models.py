@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finetuned import LABELS, SHAPES, TASKS, finished_run, shape
-from safetensors.numpy import save_file
+from finetuned import LABELS, SHAPES, TASKS, finished_run, save_model, shape
 
 from maskwright.config.finetuning import Task
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
-from maskwright.model.hf.config import LABELLED, read_hf_config, read_labels, to_hf_config
+from maskwright.model.config import SEQUENCE_TASKS, TaskKind
+from maskwright.model.hf.config import LABELLED, read_hf_config, read_labels
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model
@@ -57,13 +56,6 @@ def test_export_of_every_head_is_proven_and_loads_again(
         assert export(again, str(tmp_path / "again")) < 1e-5
 
 
-def write_folder(folder: Path, config: ModelConfig, **changes: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(to_hf_config(config) | changes))
-    save_file(initial_parameters(config, 0), str(folder / "model.safetensors"))
-    return folder
-
-
 THREE = ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
@@ -81,7 +73,8 @@ THREE = ("LABEL_0", "LABEL_1", "LABEL_2")
 def test_heads_of_folders_by_the_rules_of_transformers(
     changes: dict[str, Any], task: str, labels: tuple[str, ...], tmp_path: Path
 ) -> None:
-    folder = str(write_folder(tmp_path / "model", shape("roberta", "single_label_classification"), **changes))
+    given = shape("roberta", "single_label_classification")
+    folder = save_model(tmp_path, initial_parameters(given, 0), given, **changes)
     config = read_hf_config(folder)
     assert (config.task, read_labels(folder, config)) == (task, labels)
     assert config.classifier_dropout_prob == (0.0 if task == "masked_lm" else 0.25)
@@ -100,9 +93,9 @@ def test_heads_of_folders_by_the_rules_of_transformers(
     ],
 )
 def test_heads_that_cannot_be_read(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "model", shape("modernbert", "single_label_classification"), **changes)
+    given = shape("modernbert", "single_label_classification")
     with pytest.raises(ModelError, match=said):
-        read_hf_config(str(folder))
+        read_hf_config(save_model(tmp_path, initial_parameters(given, 0), given, **changes))
 
 
 def test_runs_whose_labels_are_not_their_heads(tokenizer: str, tmp_path: Path) -> None:
