@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +21,7 @@ from maskwright.config.finetuning import LABELLED
 from maskwright.engines.base import TrainState
 from maskwright.model.config import OUTPUTS, ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
+from maskwright.model.hf.names import Parameters, buffers
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
@@ -27,41 +29,24 @@ from maskwright.training import checkpoint
 TASKS = [task for task in get_args(TaskKind) if task != "masked_lm"]
 LABELS = ("O", "B-PER", "I-PER")
 ROBERTA = ModelConfig(400, 32, 2, 2, 64, 66)
-MODERNBERT = replace(ROBERTA, architecture="modernbert", max_position_embeddings=64)
+
+
+def small(kind: Any, **own: Any) -> ModelConfig:
+    return replace(ROBERTA, **{"architecture": kind, "max_position_embeddings": 64, "type_vocab_size": 0} | own)
+
+
+MODERNBERT = small("modernbert", type_vocab_size=1)
+DEBERTA = {"position_biased_input": False, "pos_att_type": "c2p|p2c", "position_buckets": 16, "conv_kernel_size": 3}
 SHAPES = {
     "roberta": ROBERTA,
     "modernbert": replace(MODERNBERT, global_attn_every_n_layers=2, local_attention=16),
-    "bert": replace(ROBERTA, architecture="bert", max_position_embeddings=64, type_vocab_size=2),
-    "distilbert": replace(
-        ROBERTA, architecture="distilbert", max_position_embeddings=64, type_vocab_size=0, layer_norm_eps=1e-12
-    ),
-    "mpnet": replace(ROBERTA, architecture="mpnet", type_vocab_size=0, layer_norm_eps=1e-12, position_buckets=32),
-    "deberta-v2": replace(
-        ROBERTA,
-        architecture="deberta-v2",
-        max_position_embeddings=64,
-        type_vocab_size=0,
-        layer_norm_eps=1e-7,
-        position_biased_input=False,
-        pos_att_type="c2p|p2c",
-        position_buckets=16,
-        max_relative_positions=64,
-        conv_kernel_size=3,
-    ),
-    "eurobert": replace(
-        ROBERTA,
-        architecture="eurobert",
-        max_position_embeddings=64,
-        type_vocab_size=0,
-        num_key_value_heads=1,
-        tie_word_embeddings=False,
-        mask_token_id=399,
-    ),
-    "ultrabert": replace(
-        ROBERTA,
-        architecture="ultrabert",
-        max_position_embeddings=64,
-        type_vocab_size=0,
+    "bert": small("bert", type_vocab_size=2),
+    "distilbert": small("distilbert", layer_norm_eps=1e-12),
+    "mpnet": small("mpnet", max_position_embeddings=66, layer_norm_eps=1e-12, position_buckets=32),
+    "deberta-v2": small("deberta-v2", layer_norm_eps=1e-7, max_relative_positions=64, **DEBERTA),
+    "eurobert": small("eurobert", num_key_value_heads=1, tie_word_embeddings=False, mask_token_id=399),
+    "ultrabert": small(
+        "ultrabert",
         num_key_value_heads=1,
         tie_word_embeddings=False,
         head_hidden_size=24,
@@ -69,15 +54,8 @@ SHAPES = {
         local_attention=16,
         classifier_pooling="bos",
     ),
-    "nomic_bert": replace(
-        ROBERTA,
-        architecture="nomic_bert",
-        max_position_embeddings=64,
-        type_vocab_size=2,
-        layer_norm_eps=1e-12,
-        rope_theta=1000.0,
-    ),
-    "gte": replace(ROBERTA, architecture="gte", max_position_embeddings=64, layer_norm_eps=1e-12, rope_theta=160_000.0),
+    "nomic_bert": small("nomic_bert", type_vocab_size=2, layer_norm_eps=1e-12, rope_theta=1000.0),
+    "gte": small("gte", type_vocab_size=1, layer_norm_eps=1e-12, rope_theta=160_000.0),
 }
 
 
@@ -91,13 +69,26 @@ def shape(kind: str, task: TaskKind) -> ModelConfig:
     return replace(SHAPES[kind], task=task, num_labels=outputs, classifier_dropout_prob=0.25, **own)
 
 
-def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float = 0.2) -> Path:
-    """A run directory as fine-tuning leaves it. `noise`: of weights, so large that every head says something."""
+def drawn(config: ModelConfig, noise: float = 0.2) -> Parameters:
+    """`noise`: of weights, so large that every head says something, and none is 0 or 1: two that are exchanged show."""
     generator = np.random.default_rng(5)
-    parameters = {
+    return {
         name: (value + noise * generator.standard_normal(value.shape)).astype(np.float32)
         for name, value in initial_parameters(config, 1).items()
     }
+
+
+def save_model(folder: Path, parameters: Parameters, config: ModelConfig, **changes: Any) -> str:
+    """As `transformers` saves it. `changes`: of config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(parameters | buffers(config), str(folder / "model.safetensors"), {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(to_hf_config(config) | changes))
+    return str(folder)
+
+
+def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float = 0.2) -> Path:
+    """A run directory as fine-tuning leaves it."""
+    parameters = drawn(config, noise)
     own = {} if config.task == "masked_lm" else {"task.kind": config.task, "task.doc_stride": 8}
     record = made_record(
         "finetune" if own else "pretrain",
@@ -117,12 +108,52 @@ def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float
 WORDS = ["the", "fox", "saw", "a", "garden", "and", "old", "house", "was", "near", "river", "with", "trees"]
 
 
+STORY = ["the", "fox", "saw", "a", "garden", "and", "the", "old", "house", "was", "near", "river", "with", "trees"]
+
+
+def texts(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(STORY, k=draw.randint(2, 12))) for _ in range(count)]
+
+
+def write_examples(folder: Path, kind: TaskKind, name: str, count: int, seed: int) -> str:
+    """A file of the task in which the text tells the label: how often it says `the`, or where `fox` stands."""
+    found = texts(count, seed)
+    if kind == "token_classification":
+        path = folder / f"{name}.conll"
+        tag = {"fox": "B-PER", "garden": "B-PER", "and": "I-PER"}
+        path.write_text("\n".join("".join(f"{w}\t{tag.get(w, 'O')}\n" for w in text.split()) for text in found))
+        return str(path)
+    if kind == "question_answering":
+        path, paragraphs = folder / f"{name}.json", []
+        for number, text in enumerate(found):
+            context = f"{text} fox {text}"
+            answer = {"text": "fox", "answer_start": context.index("fox")}
+            question = {
+                "id": f"{name}-{number}",
+                "question": "what animal",
+                "answers": [answer],
+                "is_impossible": False,
+            }
+            paragraphs.append({"context": context, "qas": [question]})
+        path.write_text(json.dumps({"version": "v1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+        return str(path)
+    path = folder / f"{name}.jsonl"
+    label: dict[str, Callable[[str], Any]] = {
+        "single_label_classification": lambda text: "good" if text.count("the") > 1 else "bad",
+        "multi_label_classification": lambda text: [
+            n for n, w in (("good", "the"), ("bad", "fox")) if w in text.split()
+        ],
+        "regression": lambda text: float(text.count("the")),
+    }
+    path.write_text("".join(json.dumps({"text": text, "label": label[kind](text)}) + "\n" for text in found))
+    return str(path)
+
+
 def pretrained_folder(folder: Path, tokenizer: str) -> str:
     """What a pretrained model is to a comparison: a folder whose weights are the same for every seed."""
     shutil.copytree(tokenizer, folder)
-    (folder / "config.json").write_text(json.dumps(to_hf_config(ROBERTA)))
-    save_file(initial_parameters(ROBERTA, 7), str(folder / "model.safetensors"))
-    return str(folder)
+    return save_model(folder, initial_parameters(ROBERTA, 7), ROBERTA)
 
 
 def foxes(folder: Path) -> Path:

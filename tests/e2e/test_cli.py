@@ -2,64 +2,37 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import warm
-from command_line import COMMAND, maskwright, slow_after, write_config
+from command_line import COMMAND, maskwright
+from finetuned import pretrained_folder
+from packaging.requirements import Requirement
 from private_network import wait_until
-from safetensors.numpy import save_file
 
 import maskwright as package
 from maskwright.cloud.provision.image import pack
+from maskwright.config.pretraining import RunConfig
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import to_hf_config
-from maskwright.model.initial import initial_parameters
-from maskwright.prove.verify_resume import compare
-from maskwright.run.directory import RunDirectory
 from maskwright.tasks import quickstart
 from maskwright.tasks.docstrings import docstrings, gather
+from maskwright.tasks.pretrain.run import pretrain
 from maskwright.text.sources import Sources
-from maskwright.training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_a_killed_run_continues_exactly(store: TokenStore, tmp_path: Path) -> None:
-    write_config(tmp_path / "run.yaml", store.location, steps=60)
-    words = ("pretrain", "run.yaml", "--set", "checkpoint.save_every_steps=5", "--run")
-    maskwright(*words, "straight", cwd=tmp_path)
-    slow = f"{slow_after(12, tmp_path / 'never')}from maskwright.cli.main import main; main()"
-    killed, metrics = RunDirectory(str(tmp_path / "killed")), tmp_path / "killed" / "metrics.jsonl"
-    for kind, minimum in ((signal.SIGKILL, 10), (signal.SIGTERM, 20)):
-        command = [sys.executable, "-c", slow, *words, "killed"]
-        process = warm.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-        wait_until(
-            lambda minimum=minimum: metrics.exists() and f'"step": {minimum},' in metrics.read_text()  # type: ignore[misc]
-        )
-        os.kill(process.pid, kind)
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == (75 if kind == signal.SIGTERM else -kind), errors
-    assert "the same command continues" in errors
-    status = killed.read_status()
-    assert status and status.phase == "stopped"
-    maskwright(*words, "killed", cwd=tmp_path)
-    tensors, lines, differences = compare(RunDirectory(str(tmp_path / "straight")), killed)
-    assert tensors > 50 and lines > 12 and differences == []
-    assert checkpoint.whole_steps(killed.checkpoints)[-1] == 60
 
 
 @pytest.fixture
@@ -155,10 +128,7 @@ def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch
     assert all(f"/{one['package']}" in one["source"] for one in [*train, *test])
     assert max(Counter(one["package"] for one in train).values()) <= quickstart.MOST_TRAIN
 
-    shutil.copytree(tokenizer, place.run)
-    shape = ModelConfig(400, 32, 2, 2, 64, 66)
-    Path(place.run, "config.json").write_text(json.dumps(to_hf_config(shape)))
-    save_file(initial_parameters(shape, 7), f"{place.run}/model.safetensors")
+    pretrained_folder(Path(place.run), tokenizer)
     out = maskwright(*asked, "--set", "schedule.epochs=0.1", cwd=tmp_path)
     assert "Cannot conclude whether pretrained helped on packages." in out and "verdict.html" in out
 
@@ -183,7 +153,77 @@ def test_a_quickstart_fills_in_text_that_begins_with_a_dash(
     assert len(filled) == 6 and all(sentence.startswith("--- title: page") for sentence in filled)
 
 
-def test_a_verdict_takes_the_built_in_text(call: Callable[..., tuple[int, str]], corpus: Path, tmp_path: Path) -> None:
-    code, said = call("quickstart", "--text", corpus, "--verdict", "--to", tmp_path / "qs")
-    assert code == 2 and not (tmp_path / "qs").exists()
-    assert "--verdict: has no effect with --text. Fix: leave it out" in said
+# ---- a machine without the training packages ------------------------------------------------------------------------
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+BLOCKED = """
+import sys
+from importlib.machinery import PathFinder
+find, absent = PathFinder.find_spec, set(sys.argv[1].split(","))
+def present(name, path=None, target=None):
+    return None if name.partition(".")[0] in absent else find(name, path, target)
+PathFinder.find_spec = present
+import json, shlex
+from maskwright.cli import main as cli
+print(json.dumps([cli.run(shlex.split(line)) for line in sys.argv[2:]]))
+"""
+
+
+def needed(requirements: Iterator[str] | list[str]) -> set[str]:
+    """Names of the distributions that these take, with all that those take."""
+    found: set[str] = set()
+    for line in requirements:
+        requirement = Requirement(line)
+        name = requirement.name.lower().replace("_", "-")
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            found |= {name} | needed(importlib.metadata.requires(name) or [])
+    return found
+
+
+def test_a_machine_without_the_training_packages_submits_and_watches(
+    config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """With nothing but the dependencies that pyproject.toml says everybody needs."""
+    pretrain(config(**{"schedule.steps": 2, "schedule.warmup_steps": 1}), str(tmp_path / "run"))
+    here = needed(PROJECT["dependencies"]) | {"maskwright"}
+    absent = {
+        module
+        for module, owners in importlib.metadata.packages_distributions().items()
+        if not {owner.lower().replace("_", "-") for owner in owners} & here
+    }
+    assert {"torch", "numpy", "pyarrow", "transformers", "jax", "ray", "gcsfs"} & absent
+    place = "--run /runs/one --set data.store=/runs/store"
+    light = [
+        "--help", "status run --json", "logs run", "schema", "schema", "recipes small", "schema environment",
+        "watch --once", "watch . --json",
+        "doctor",
+        f"submit slurm small {place} --dry-run",
+        f"submit kubernetes small {place} --image a/b:c --mount data:/runs --dry-run",
+    ]  # fmt: skip
+    heavy = [
+        f"pretrain small {place}",
+        "evaluate run",
+        "stop run",
+        "quickstart",
+        "status gs://b/runs/one",
+        "watch --web",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, ",".join(absent), *light, *heavy],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert json.loads(done.stdout.splitlines()[-1]) == [0] * len(light) + [2] * len(heavy), done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    extras = (
+        "[train]",
+        "[train]",
+        "is not running (done at step 2)",
+        "the package torch is not installed",
+        "[gcp]",
+        "[web]",
+    )
+    assert len(said) == len(extras) and all(extra in line for extra, line in zip(extras, said, strict=True)), said
+    assert "Traceback" not in done.stderr

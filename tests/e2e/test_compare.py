@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,6 @@ from maskwright.tasks.compare.plan import ArmTraining, Budget, LabelledTask, rea
 from maskwright.tasks.compare.runs import ComparedRun
 from maskwright.tasks.compare.verdict import _protocol, left, outcomes, verdict_task
 from maskwright.tasks.compare.verdict import compare as make
-from maskwright.tasks.finetune import objective
 
 WORDS = ["the", "fox", "garden", "river"]
 
@@ -129,16 +127,6 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
 
 
 @pytest.mark.long
-def test_the_same_weights_twice_show_no_difference(model: str, task: Path, tmp_path: Path) -> None:
-    twin = str(tmp_path / "twin")
-    shutil.copytree(model, twin)
-    words = ["compare", model, twin, "--task", task, "--learning-rates", "2e-3", "--workers", 2, "--seeds", 6]
-    said = maskwright(*words, "--to", "aa", cwd=tmp_path)
-    assert "No difference shown between twin and model on foxes." in said
-    assert "In every run, twin gave the same answers as model." in said
-
-
-@pytest.mark.long
 def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task: Path, tmp_path: Path) -> None:
     """At this rate weights are not finite after one step. For the recipe, random weights are drawn twice too."""
     twin = str(tmp_path / "twin")
@@ -224,16 +212,6 @@ def test_what_is_no_budget_is_refused(given: dict[str, Any], said: str, tmp_path
     assert said in str(caught.value) and not (tmp_path / "new").exists()
 
 
-def test_rates_of_any_kind_are_the_same_budget() -> None:
-    given = Budget(np.logspace(-4, -3, 2), np.int64(6))  # type: ignore[arg-type]
-    assert given == Budget(["1e-4", "1e-3"], 6, at_once=1)
-    assert repr(given.rates) == "(0.0001, 0.001)" and given.record() == {
-        "learning_rates": (1e-4, 1e-3),
-        "seeds": 6,
-        "search_seed": 0,
-    }
-
-
 def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_path: Path) -> None:
     values = yaml.safe_load(task.read_text())
 
@@ -280,32 +258,6 @@ def test_last_finite_weights_that_are_not_finite_are_a_word(
     monkeypatch.setattr(runs, "run_side_by_side", fails)
     with pytest.raises(JobError, match="scores weights that are not finite: not finite"):
         make([model], [str(task)], str(tmp_path / "new"), base="random", budget=budget)
-
-
-def test_models_and_data_are_read_once_for_all_arms(
-    model: str, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[str] = []
-
-    def count(module: Any, name: str) -> None:
-        real = getattr(module, name)
-
-        def counted(*given: Any, **options: Any) -> Any:
-            calls.append(name)
-            return real(*given, **options)
-
-        monkeypatch.setattr(module, name, counted)
-
-    for module, names in ((plan, ("load_model", "weights_digest", "read_dataset")), (objective, ("encode",))):
-        for name in names:
-            count(module, name)
-    twin, other = tmp_path / "twin", tmp_path / "other.yaml"
-    shutil.copytree(model, twin)
-    other.write_text(task.read_text())
-    arms, tasks = [f"ours={model},{twin}", "random"], [str(task), str(other)]
-    made = read(arms, tasks, "new", base=None, budget=Budget((1e-3,), 6))
-    assert Counter(calls) == {"load_model": 2, "weights_digest": 2, "read_dataset": 2, "encode": 2}
-    assert made.models["ours"] == made.models["random"] and all(not one.model.parameters for one in made.models["ours"])
 
 
 def test_arms_that_read_other_test_questions_are_not_compared() -> None:

@@ -16,24 +16,22 @@ import transformers
 from conftest import small_config
 from tokenizer_kinds import with_an_end
 
-from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.config.finetuning import build_finetune_config
 from maskwright.config.pretraining import EngineSection, RunConfig
 from maskwright.core import storage
-from maskwright.core.errors import ModelError, TokenizerError
+from maskwright.core.errors import TokenizerError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.example import Example
 from maskwright.model.facts import FACTS
 from maskwright.model.hf.config import OF_CLASSIFIERS
 from maskwright.model.hf.families import FAMILIES
-from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export.hugging_face import export
-from maskwright.tasks.finetune.prepare import finetune, prepare_finetuning
+from maskwright.tasks.finetune.prepare import finetune
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import pretrain
-from maskwright.tasks.use.embed import vectors
 from maskwright.tasks.use.fill import fill
 from maskwright.tasks.use.predict import ask, engine_for
 from maskwright.text.sources import Sources
@@ -185,7 +183,15 @@ def test_a_public_encoder_is_continued_and_comes_back(
     pairs_are_told_alike(str(folder), tmp_path)
 
 
-def pairs_config(base: str, train: Path) -> FinetuneConfig:
+def pairs_are_told_alike(base: str, folder: Path) -> None:
+    """A head for pairs of texts is fine-tuned; its logits, of packed rows, are those of transformers for a pair a row.
+    The folder is proven by `export`, which compares the tokens of pairs as well."""
+    pairs = [(f"The fox saw {thing}.", f"Nobody crossed {thing}{' again' * n}.") for n, thing in enumerate(THINGS)]
+    train = folder / "train.jsonl"
+    with train.open("w") as file:
+        for n in range(32):
+            a, b = pairs[n % 6]
+            file.write(json.dumps({"text": a, "text_pair": f"Story {n}. {b}", "label": "ab"[n % 2]}) + "\n")
     values = {
         "data": {"train": str(train), "text": "text", "text_pair": "text_pair", "label": "label"},
         "model": {"init_from": base},
@@ -195,20 +201,7 @@ def pairs_config(base: str, train: Path) -> FinetuneConfig:
         "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
         "logging": {"report_to": []},
     }
-    return build_finetune_config(values, "pairs.yaml")
-
-
-def pairs_are_told_alike(base: str, folder: Path) -> None:
-    """A head for pairs of texts is fine-tuned; its logits, of packed rows, are those of transformers for a pair a row.
-
-    The folder is proven by `export`, which compares the tokens of pairs as well."""
-    pairs = [(f"The fox saw {thing}.", f"Nobody crossed {thing}{' again' * n}.") for n, thing in enumerate(THINGS)]
-    train = folder / "train.jsonl"
-    with train.open("w") as file:
-        for n in range(32):
-            a, b = pairs[n % 6]
-            file.write(json.dumps({"text": a, "text_pair": f"Story {n}. {b}", "label": "ab"[n % 2]}) + "\n")
-    finetune(pairs_config(base, train), str(folder / "pairs"))
+    finetune(build_finetune_config(values, "pairs.yaml"), str(folder / "pairs"))
     model = load_model(str(folder / "pairs"))
     export(model, str(folder / "judge"), onnx=importlib.util.find_spec("onnxruntime") is not None)
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(pairs)]
@@ -219,36 +212,3 @@ def pairs_are_told_alike(base: str, folder: Path) -> None:
         with torch.no_grad():
             said = theirs(**words(a, b, return_tensors="pt")).logits.softmax(-1)[0]
         assert np.abs(said.numpy() - shares).max() < 1e-5
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "BERT, uncased",
-        "ModernBERT",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa", "EuroBERT", "NomicBERT", "GTE")),
-    ],
-)
-def test_an_encoder_without_a_head_is_fine_tuned_and_embeds(
-    name: str, tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
-    """As `sentence-transformers` saves it: it has the vectors of its own class, and a fine-tuning begins with it."""
-    architecture, kind, shape = CASES[name]
-    base = save_base(tmp_path / "base", architecture, tokenizer_of(kind), shape)
-    encoder = transformers.AutoModel.from_pretrained(base).eval()
-    encoder.save_pretrained(tmp_path / "bare")
-    words = transformers.AutoTokenizer.from_pretrained(base)
-    words.save_pretrained(tmp_path / "bare")
-    texts = [Example("x", n, text=f"The fox saw {thing}.") for n, thing in enumerate(THINGS)]
-    found = vectors(load_model(str(tmp_path / "bare"), bare=True), texts, 48, "cpu")
-    for one, vector in zip(texts, found, strict=True):
-        with torch.no_grad():
-            said = encoder(**words(one.text, return_tensors="pt")).last_hidden_state[0].mean(0)
-        assert np.abs(said.numpy() - vector).max() < 1e-5
-    pairs_are_told_alike(str(tmp_path / "bare"), tmp_path)
-    if architecture == "bert":  # the pooler is of the encoder there
-        config = pairs_config(str(tmp_path / "bare"), tmp_path / "train.jsonl")
-        start = prepare_finetuning(config, RunDirectory("nowhere")).starting_state().parameters
-        assert np.array_equal(start["bert.pooler.dense.weight"], encoder.pooler.dense.weight.detach().numpy())
-    with pytest.raises(ModelError, match="is a bare encoder"):
-        load_model(str(tmp_path / "bare"))

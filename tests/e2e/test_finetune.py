@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import random
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from finetuned import pretrained_folder
+from ended_runs import metrics
+from finetuned import TASKS, pretrained_folder, texts, write_examples
 from html_page import Page
 from sklearn.utils.class_weight import compute_class_weight
 
@@ -30,7 +30,6 @@ from maskwright.labels.metrics import Predictions
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.model.config import TaskKind, training_flops
 from maskwright.model.initial import with_outputs
-from maskwright.prove.verify_resume import TIMES
 from maskwright.report import page
 from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
@@ -42,54 +41,6 @@ from maskwright.tasks.start.engine import start_engine
 from maskwright.tasks.use.predict import TextOptions
 from maskwright.training.stop import StopRequest
 
-WORDS = ["the", "fox", "saw", "a", "garden", "and", "the", "old", "house", "was", "near", "river", "with", "trees"]
-KINDS: dict[TaskKind, list[str]] = {
-    "single_label_classification": ["good", "bad"],
-    "multi_label_classification": ["good", "bad"],
-    "regression": [],
-    "token_classification": ["O", "B-X", "I-X"],
-    "question_answering": [],
-}
-
-
-def texts(count: int, seed: int) -> list[str]:
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(2, 12))) for _ in range(count)]
-
-
-def write(folder: Path, kind: TaskKind, name: str, count: int, seed: int) -> str:
-    """A file of the task in which the text tells the label: how often it says `the`, or where `fox` stands."""
-    found = texts(count, seed)
-    if kind == "token_classification":
-        path = folder / f"{name}.conll"
-        tag = {"fox": "B-X", "garden": "B-X", "and": "I-X"}
-        path.write_text("\n".join("".join(f"{w}\t{tag.get(w, 'O')}\n" for w in text.split()) for text in found))
-        return str(path)
-    if kind == "question_answering":
-        path, paragraphs = folder / f"{name}.json", []
-        for number, text in enumerate(found):
-            context = f"{text} fox {text}"
-            answer = {"text": "fox", "answer_start": context.index("fox")}
-            question = {
-                "id": f"{name}-{number}",
-                "question": "what animal",
-                "answers": [answer],
-                "is_impossible": False,
-            }
-            paragraphs.append({"context": context, "qas": [question]})
-        path.write_text(json.dumps({"version": "v1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
-        return str(path)
-    path = folder / f"{name}.jsonl"
-    label: dict[str, Callable[[str], Any]] = {
-        "single_label_classification": lambda text: "good" if text.count("the") > 1 else "bad",
-        "multi_label_classification": lambda text: [
-            n for n, w in (("good", "the"), ("bad", "fox")) if w in text.split()
-        ],
-        "regression": lambda text: float(text.count("the")),
-    }
-    path.write_text("".join(json.dumps({"text": text, "label": label[kind](text)}) + "\n" for text in found))
-    return str(path)
-
 
 @pytest.fixture
 def make(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
@@ -97,9 +48,9 @@ def make(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
         values: dict[str, Any] = {
             "task": {"kind": kind, "doc_stride": 4},
             "data": {
-                "train": write(tmp_path, kind, "train", 40, 1),
-                "validation": write(tmp_path, kind, "validation", 21, 2),
-                "test": write(tmp_path, kind, "test", 13, 3),
+                "train": write_examples(tmp_path, kind, "train", 40, 1),
+                "validation": write_examples(tmp_path, kind, "validation", 21, 2),
+                "test": write_examples(tmp_path, kind, "test", 13, 3),
                 "max_seq_len": 48,
             },
             "model": {"tokenizer": tokenizer, "size": "nano"},
@@ -190,10 +141,6 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
     assert "set task.threshold: 0.24, with which f1_micro would be 0." in said_of_labels
 
 
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in record.items() if k not in TIMES} for record in RunDirectory(str(run)).read_metrics()]
-
-
 def same(first: Path, second: Path) -> None:
     assert metrics(first) == metrics(second)
     for name in ("results.json", "predictions-test.json", "predictions-validation.json"):
@@ -202,7 +149,7 @@ def same(first: Path, second: Path) -> None:
     assert all(np.array_equal(a[name], b[name]) for name in a | b)
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", TASKS)
 @pytest.mark.parametrize("few_shapes", [False, True])
 def test_packed_rows_teach_and_say_what_one_example_a_row_does(
     kind: TaskKind, few_shapes: bool, make: Callable[..., FinetuneConfig]
@@ -268,7 +215,7 @@ def alone(packer: Packer, rows: Any) -> Batch:
     return Batch(ids, positions, segments, (np.arange(M) * T).astype(np.int32), labels, np.ones(M, np.float32))
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", TASKS)
 def test_resume_is_bit_identical(kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
     """Dropout is on, as RoBERTa was published; the stop lies between two evaluations."""
     config = make(kind, **{} if kind == "regression" else {"schedule": {"epochs": 3.0}})  # both are ten steps
@@ -520,7 +467,6 @@ def test_a_copy_is_the_model_that_the_run_is(make: Callable[..., FinetuneConfig]
         ),
         ({"optimizer.class_weights": {"good": 2.0}}, "bad is left out"),
         ({"model": {"init_from": "nowhere"}}, "no such folder"),
-        ({"data.train": "nowhere.csv"}, "nowhere.csv"),
     ],
 )
 def test_mistakes_end_before_anything_is_written(
@@ -534,10 +480,8 @@ def test_mistakes_end_before_anything_is_written(
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ({"schedule": {"steps": 3, "epochs": 1.0}}, "schedule has steps and epochs"),
         ({"schedule": {"steps": 9, "decay_steps": 2}}, "kind linear has no decay_steps"),
         ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),
-        ({"optimizer": {"layer_decay": 0.9, "kind": "muon"}}, "optimizer.layer_decay needs optimizer.kind: adamw"),
         (
             {"optimizer.class_weights": {True: "much"}},
             "class_weights: .True: 'much'. does not give labels weights. Fix: w",
@@ -560,7 +504,7 @@ def test_weights_of_classes_that_are_numbers_or_booleans_are_of_their_words(
         assert json.loads(json.dumps(config)) == config
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TASKS)
 def test_evaluate_finds_the_results_again_in_run_and_export(
     kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:

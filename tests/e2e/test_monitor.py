@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import warm
-import yaml
 from command_line import COMMAND, free_port, maskwright, write_config
+from conftest import small_config
 from private_network import wait_until
 
 from maskwright.core.folder import Folder
@@ -42,16 +42,6 @@ from maskwright.cli.main import main
 main()
 """
 """Rank 1 is stopped where it was asked for by a file: the other, which has made its own update, waits for weights."""
-CONFIG: dict[str, dict[str, Any]] = {
-    "data": {"seq_len": 32},
-    "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
-    "schedule": {"steps": 100_000, "warmup_steps": 3},
-    "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
-    "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
-    "checkpoint": {"save_every_steps": 100, "save_every_seconds": None},
-    "evaluation": {"max_rows": 8, "every_steps": None},
-    "logging": {"every_steps": 5, "report_to": []},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -114,8 +104,9 @@ def verdicts(found: RunReport) -> dict[int, str]:
 
 @pytest.fixture
 def team(store: TokenStore, tmp_path: Path) -> Iterator[Team]:
-    data = {**CONFIG["data"], "store": store.location}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": data}))
+    keys = {"schedule.steps": 100_000, "checkpoint.save_every_steps": 100, "logging.every_steps": 5}
+    keys |= {"optimizer.learning_rate": 1e-4}
+    (tmp_path / "run.yaml").write_text(small_config(store.location, **keys).model_dump_json())
     made = Team(tmp_path, tmp_path / "run")
     yield made
     for process in made.begun:

@@ -18,11 +18,9 @@ import warm
 from command_line import COMMAND, maskwright, write_config
 from injection import injected
 
-from maskwright.core.errors import InputError
-from maskwright.core.lease import leased
 from maskwright.data.store import TokenStore
 from maskwright.prove.verify_resume import compare, compare_results
-from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 
@@ -257,18 +255,6 @@ def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: P
     assert process.returncode == 75
 
 
-def test_what_a_start_leaves_that_ended_before_the_run_began_is_no_hindrance(tmp_path: Path) -> None:
-    directory = RunDirectory(str(tmp_path / "run"))
-    with leased(directory.location):
-        directory.write_status(Status("stopped", exit=75))
-        directory.append_history("ended", 0, exit=75)
-        directory.log("stopped")
-    directory.require_fresh()
-    (tmp_path / "run/metrics.jsonl").touch()
-    with pytest.raises(InputError, match="is not a run directory, but holds metrics.jsonl"):
-        directory.require_fresh()
-
-
 def test_who_lost_its_folder_stops_and_writes_no_more(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)
     process = start(tmp_path)
@@ -286,13 +272,3 @@ def test_who_lost_its_folder_stops_and_writes_no_more(store: TokenStore, tmp_pat
     assert process.returncode == 2 and "taken over by another process" in errors
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["phase"] == "training" and saved(tmp_path) == []
-
-
-def test_checkpoints_that_are_gone_are_not_taken_for_a_fresh_start(store: TokenStore, tmp_path: Path) -> None:
-    write_config(tmp_path / "run.yaml", store.location)
-    maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 30, cwd=tmp_path, code=76)
-    for manifest in (tmp_path / "run" / "checkpoints").glob("*/MANIFEST.json"):
-        manifest.unlink()
-    weights = sorted((tmp_path / "run" / "checkpoints").glob("*/model.safetensors"))
-    maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path, code=1)
-    assert sorted((tmp_path / "run" / "checkpoints").glob("*/model.safetensors")) == weights != []

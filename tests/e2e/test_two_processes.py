@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import warm
-import yaml
 from command_line import COMMAND, free_port
+from conftest import small_config
 from injection import injected
 from private_network import TwoHosts, wait_until, why_not
 
@@ -45,18 +45,9 @@ HURRIED = [
     "from maskwright.cli.main import main; main()",
 ]
 """The command, when it waits two seconds for the other processes."""
-CONFIG: dict[str, dict[str, Any]] = {
-    "data": {"seq_len": 32},
-    "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
-    "optimizer": {"learning_rate": 1e-3},
-    "schedule": {"steps": 12, "warmup_steps": 3},
-    "phases": [{"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3}],
-    "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
-    "engine": {"kind": "jax", "device": "cpu", "devices": 2, "dtype": "fp32", "threads": 1},
-    "checkpoint": {"save_every_steps": 4, "save_every_seconds": None, "keep": 9},
-    "evaluation": {"max_rows": 8, "every_steps": 5},
-    "logging": {"every_steps": 1, "report_to": []},
-}
+KEYS: dict[str, Any] = {"optimizer.learning_rate": 1e-3, "evaluation.every_steps": 5, "engine.devices": 2}
+KEYS |= {"checkpoint.save_every_steps": 4, "checkpoint.keep": 9}
+PHASES = [{"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3}]
 
 
 @dataclass
@@ -135,10 +126,9 @@ def one_of_two(rank: int, port: str) -> dict[str, str]:
 def hosts(
     request: pytest.FixtureRequest, store: TokenStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Hosts]:
-    folder, engine = tmp_path_factory.mktemp("hosts"), {**CONFIG["engine"], "kind": request.param}
-    data, phases = {**CONFIG["data"], "store": store.location}, CONFIG["phases"] if request.param == "torch" else []
-    values = {**CONFIG, "data": data, "engine": engine, "phases": phases}  # JAX would compile for each phase
-    (folder / "run.yaml").write_text(yaml.safe_dump(values))
+    folder, phases = tmp_path_factory.mktemp("hosts"), PHASES if request.param == "torch" else []  # JAX compiles each
+    config = small_config(store.location, **KEYS, **{"engine.kind": request.param}, phases=phases)
+    (folder / "run.yaml").write_text(config.model_dump_json())
     # JAX's own cache of compiled programs: each start of a run has the same.
     kept = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
     yield Hosts(folder, store.location, kept, request.param)
@@ -283,11 +273,8 @@ def test_hosts_with_names_of_loopback_find_each_other_and_notice_when_one_vanish
     impatient = "from maskwright.engines.torch import connections\n"
     impatient += "connections.VANISHED_SECONDS, connections.PROBE_SECONDS = 6, 1\n"
     command = [sys.executable, "-c", impatient + "from maskwright.cli.main import main; main()"]
-    values = {**CONFIG, "schedule": {"steps": 1_000_000}, "phases": []}
-    values["data"] = {**CONFIG["data"], "store": store.location}
-    values["engine"] = {**CONFIG["engine"], "kind": "torch", "devices": 4}
-    values["batch"] = {**CONFIG["batch"], "virtual_workers": 4}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
+    keys = KEYS | {"schedule.steps": 1_000_000, "engine.devices": 4, "batch.virtual_workers": 4}
+    (tmp_path / "run.yaml").write_text(small_config(store.location, **keys).model_dump_json())
     two, processes = TwoHosts(tmp_path), []
     try:
         for rank in range(4):

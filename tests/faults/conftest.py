@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,13 +9,12 @@ from pathlib import Path
 import fsspec
 import pytest
 import yaml
+from finetuned import save_model
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.storage import make_bucket
 from in_process import SHAPE
-from safetensors.numpy import save_file
 
 from maskwright.data.store import TokenStore
-from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
 
 
@@ -43,9 +41,7 @@ def config_file(store: TokenStore, tmp_path: Path) -> Callable[..., Path]:
 def folder(tmp_path: Path, tokenizer: str) -> Path:
     """A good Hugging Face folder, to be spoilt."""
     path = tmp_path / "model"
-    path.mkdir()
-    save_file(initial_parameters(SHAPE, 0), str(path / "model.safetensors"), {"format": "pt"})
-    (path / "config.json").write_text(json.dumps(to_hf_config(SHAPE)))
+    save_model(path, initial_parameters(SHAPE, 0), SHAPE)
     shutil.copy(Path(tokenizer) / "tokenizer.json", path)
     return path
 

@@ -28,36 +28,27 @@ def quickly() -> Iterator[None]:
     assert time.process_time() - began < 30
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a: [1]\nb: &all [x]\n", "f.yaml:2:4: is not YAML: has an anchor or alias, all. Fix: write the value at each"),
-        ("data: {store: s}\nschedule: [1\n", "f.yaml:3:1: is not YAML"),
-        ("data: 1\nseed: 1\nseed: 2\n", "f.yaml:3:1: is not YAML"),
-        ("a: 1\n---\nb: 1\n", "f.yaml:2:1: holds several documents. Fix: keep one, without ---"),
-        ("a: *b", "f.yaml:1:4: is not YAML: has an anchor or alias, b."),
-        ("[" * 500_000, "f.yaml:1:101: is not YAML: is nested more than 100 deep"),
-        ("- " * 20_000, "is nested more than 100 deep"),
-        (f"a: {'9' * 6000}", "f.yaml:1:4: is not YAML: 99999999999999999999 is no valid number or date"),
-        (f"a: 0x{'f' * 6000}", "is no valid number or date"),
-        ("a: 2026-99-99", "2026-99-99 is no valid number or date"),
-        (f"a: {'x' * (2 << 20)}", "f.yaml: has more than 1,048,576 characters"),
-    ],
-    ids=[
-        "anchor",
-        "bracket",
-        "twice",
-        "documents",
-        "alias",
-        "brackets",
-        "dashes",
-        "integer",
-        "hexadecimal",
-        "date",
-        "long",
-    ],
-)
-def test_yaml(text: str, words: str) -> None:
+YAML = {
+    "anchor": (
+        "a: [1]\nb: &all [x]\n",
+        "f.yaml:2:4: is not YAML: has an anchor or alias, all. Fix: write the value at each",
+    ),
+    "bracket": ("data: {store: s}\nschedule: [1\n", "f.yaml:3:1: is not YAML"),
+    "twice": ("data: 1\nseed: 1\nseed: 2\n", "f.yaml:3:1: is not YAML"),
+    "documents": ("a: 1\n---\nb: 1\n", "f.yaml:2:1: holds several documents. Fix: keep one, without ---"),
+    "alias": ("a: *b", "f.yaml:1:4: is not YAML: has an anchor or alias, b."),
+    "brackets": ("[" * 500_000, "f.yaml:1:101: is not YAML: is nested more than 100 deep"),
+    "dashes": ("- " * 20_000, "is nested more than 100 deep"),
+    "integer": (f"a: {'9' * 6000}", "f.yaml:1:4: is not YAML: 99999999999999999999 is no valid number or date"),
+    "hexadecimal": (f"a: 0x{'f' * 6000}", "is no valid number or date"),
+    "date": ("a: 2026-99-99", "2026-99-99 is no valid number or date"),
+    "long": (f"a: {'x' * (2 << 20)}", "f.yaml: has more than 1,048,576 characters"),
+}
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_yaml(name: str) -> None:
+    text, words = YAML[name]
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "f.yaml")
     assert words in str(caught.value) and ". Fix: " in str(caught.value)

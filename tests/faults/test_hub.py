@@ -234,21 +234,19 @@ def pickled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "spoil", "keys", "words", "downloaded"),
     [
-        (
-            "team/base",
-            code_of_its_own,
-            {},
-            "its model is code of its own (auto_map), which is never run",
-            {"config.json"},
-        ),
+        ("team/base", code_of_its_own, {}, "code of its own (auto_map), which is never run", {"config.json"}),
         ("team/base", pickled, {}, "has only pickled weights (pytorch_model.bin), which can run code", {"config.json"}),
         ("team/base", None, {"private": True}, "has no such model, or it is private. Fix: correct the name", set()),
         ("team/other", None, {}, "the Hub has no such model, or it is private", set()),
         ("team/base@v9", None, {}, "hf://team/base@v9: has no revision v9. Fix: choose a branch, tag or commit", set()),
         ("team/base", None, {"gated": True}, "is gated by its owner. Fix: ask for access on http", set()),
-        ("roberta-base", None, {}, "is not the address of a model on the Hugging Face Hub. Fix: write", set()),
-        ("roberta-base", None, {}, "here hf://FacebookAI/roberta-base", set()),
-        ("datasets/team/texts", None, {}, "is not the address of a model", set()),
+        (
+            "roberta-base",
+            None,
+            {},
+            "is not the address of a model on the Hugging Face Hub. Fix: write",
+            set(),
+        ),
         ("team/../base", None, {}, "is not the address of a model", set()),
     ],
 )

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from finetuned import foxes
+from finetuned import drawn, foxes, save_model
 from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
@@ -33,29 +33,12 @@ from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
-from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.compare import our_model
 from maskwright.tasks.importing.weights import import_weights
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
 MODERN = replace(SHAPE, architecture="modernbert", type_vocab_size=0)
-
-
-def drawn(shape: ModelConfig) -> Parameters:
-    """Weights of which none is 0 or 1, so that two that are exchanged show."""
-    generator = np.random.default_rng(7)
-    parameters = initial_parameters(shape, 0)
-    return {
-        name: value + 0.1 * generator.standard_normal(value.shape, np.float32) for name, value in parameters.items()
-    }
-
-
-def write_folder(folder: Path, weights: dict[str, Any], shape: ModelConfig = SHAPE) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.asarray(value) for name, value in weights.items()}, str(folder / "model.safetensors"))
-    (folder / "config.json").write_text(json.dumps(to_hf_config(shape)))
-    return folder
 
 
 def same(found: Parameters, expected: Parameters) -> bool:
@@ -90,7 +73,7 @@ def test_names_of_wrappers_are_taken_off(
     if bare:
         weights = {name: value for name, value in weights.items() if name.startswith(prefix)}
     written = {wrapped(name.removeprefix(prefix) if bare else name): value for name, value in weights.items()}
-    found = read_model_folder(str(write_folder(tmp_path / "x", written, shape)), bare=True)[1]
+    found = read_model_folder(save_model(tmp_path / "x", written, shape), bare=True)[1]
     assert same(found, weights) and found.keys() == weights.keys()
     native = {name.removeprefix(prefix) for name in weights} if bare else weights.keys()
     plain = written.keys() == native or (bare and written.keys() == weights.keys())  # `model.` is ModernBERT's own
@@ -109,12 +92,11 @@ def test_names_that_may_mean_something_are_refused(
     wrapped: Callable[[str, int], str], what: str, tmp_path: Path
 ) -> None:
     weights = {wrapped(name, n): value for n, (name, value) in enumerate(drawn(SHAPE).items())}
-    folder = write_folder(tmp_path / "x", weights)
     with pytest.raises(ModelError, match=what):
-        read_model_folder(str(folder))
+        read_model_folder(save_model(tmp_path / "x", weights, SHAPE))
     twice = {f"_orig_mod.{name}": value for name, value in drawn(SHAPE).items()} | drawn(SHAPE)
     with pytest.raises(ModelError, match=r"its architecture lacks: _orig_mod\.lm_head"):
-        read_model_folder(str(write_folder(tmp_path / "x", twice)))
+        read_model_folder(save_model(tmp_path / "x", twice, SHAPE))
 
 
 # ---- folders that are no model's -----------------------------------------------------------------------------------
@@ -320,12 +302,8 @@ SAVED: dict[str, Callable[[Path, State], Path]] = {
     ),
     "two files": two_files,
     "tied weights and positions": lambda folder, state: pickled_folder(folder, tied(state)),
-    "wrapped": lambda folder, state: pickled_folder(folder, {f"_orig_mod.module.{n}": v for n, v in state.items()}),
     "averaged": lambda folder, state: pickled_folder(
         folder, {"n_averaged": torch.tensor(3), **{f"module.{name}": value for name, value in state.items()}}
-    ),
-    "first BERTs' norms": lambda folder, state: pickled_folder(
-        folder, {n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): v for n, v in state.items()}
     ),
     "Lightning": lightning,
     "DeepSpeed": lambda folder, state: pickled_folder(folder, {"module": state, "dp_world_size": 1}, "states.pt"),
@@ -343,12 +321,7 @@ def test_pickled_weights_are_imported_number_by_number(how: str, cli: Cli, folde
     assert result.code == 0, result.err
     made = json.loads(result.out)
     assert made["difference"] < 1e-5 and made["has_tokenizer"] and made["left_out"] == []
-    original = how not in (
-        "wrapped",
-        "averaged",
-        "Lightning",
-        "DeepSpeed",
-    )  # these transformers does not read as they are
+    original = how not in ("averaged", "Lightning", "DeepSpeed")  # which transformers does not read as they are
     assert made["compared_with"] == str(folder if original else tmp_path / "new")
     assert same(read_model_folder(str(tmp_path / "new"))[1], weights)
     assert cli("fill", tmp_path / "new", "a <mask>").code == 0

@@ -12,10 +12,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from ended_runs import require_same, require_same_ends
 from torch import Tensor
 
 from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig
-from maskwright.core.errors import CheckpointError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
@@ -28,7 +29,6 @@ from maskwright.engines.torch.levels import Levels
 from maskwright.engines.torch.passes import Passes
 from maskwright.engines.torch.processes import Peers, Sums
 from maskwright.engines.torch.shares import FlatOrder
-from maskwright.machine import hardware
 from maskwright.machine.cgroups import Cgroups
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
@@ -123,12 +123,7 @@ def test_a_run_that_runs_out_of_memory_goes_on_aloud_and_resumes_exactly(
     seen.clear()
     task.pretrain(run, str(tmp_path / "parts"))
     assert set(seen) == {2}  # known from the checkpoint
-    ends = [
-        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False) for name in ("straight", "parts")
-    ]
-    assert ends[0] and ends[1]
-    for name, value in ends[0][0].parameters.items():
-        assert value.tobytes() == ends[1][0].parameters[name].tobytes()
+    require_same_ends(tmp_path / "straight", tmp_path / "parts")
 
 
 @pytest.mark.parametrize(
@@ -206,8 +201,7 @@ def test_a_row_that_fits_only_without_its_activations_is_trained_with_the_same_b
     assert [ends[name][1]["at_once"]["recompute"] for name in ends] == [False, True, False]
     for name in ("auto", "on"):
         assert numbers[name] < 0.7 * numbers["off"]
-        for key, value in ends["off"][0].parameters.items():
-            assert value.tobytes() == ends[name][0].parameters[key].tobytes(), key
+        require_same(ends["off"][0], ends[name][0])
 
 
 @pytest.mark.parametrize(
@@ -324,15 +318,6 @@ def test_a_save_that_takes_long_meets_no_second_copy_of_the_state(
     assert met == [False] * 4
 
 
-def test_a_disk_too_small_for_the_checkpoints_is_said_before_the_run(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hardware, "free_disk_bytes", lambda path: 1_500_000)
-    with pytest.raises(CheckpointError, match="the disk has 1.5 MB free"):
-        task.pretrain(config(), str(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_model_too_large_for_the_machine_is_said_before_the_run(
     config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,19 +354,15 @@ def test_a_dry_run_changes_no_number(config: Callable[..., RunConfig], store: To
             if tried and step in (0, 2):  # at a start, and at one that continues
                 before = engine.read()
                 engine.dry_run(loader.batches(step), [loader.batch(9, 0)])
-                there = engine.read()
-                assert engine.at_once == AtOnce() and there.step == step
-                for name, value in before.parameters.items():
-                    assert value.tobytes() == there.parameters[name].tobytes()
+                require_same(before, engine.read())
+                assert engine.at_once == AtOnce() and before.step == step
             found = engine.step(loader.batches(step), 1e-3)
             assert found
             stats.append((float(found.loss_sum), float(found.grad_norm)))
         ends.append((engine.read(), stats))
     (plain, losses), (after, same) = ends
     assert losses == same
-    for kind, arrays in {"": plain.parameters, **plain.moments}.items():
-        for name, value in arrays.items():
-            assert value.tobytes() == (after.moments[kind] if kind else after.parameters)[name].tobytes()
+    require_same(plain, after)
 
 
 def test_memory_runs_out_before_the_first_step(

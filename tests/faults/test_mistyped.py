@@ -42,20 +42,16 @@ OTHERWISE = """
 pretrain x.yaml --lr 5 => --set optimizer.learning_rate=5
 pretrain x.yaml --lr=5 --run y => --set optimizer.learning_rate=5
 pretrain x.yaml -lr 5 => --set optimizer.learning_rate=5
-pretrain x.yaml --steps 5 => --set schedule.steps=5
 pretrain x.yaml --optimizer.eps 1e-6 => --set optimizer.eps=1e-6
 pretrain x.yaml --optimizer.learnign_rate 1 => --set optimizer.learning_rate=1
 pretrain x.yaml --bf16 => --set engine.dtype=bf16
 pretrain x.yaml --bert_model roberta-base => --set model.init_from=hf://FacebookAI/roberta-base
 finetune x.yaml --simulated_gpus 4 => --set batch.virtual_workers=4
 finetune x.yaml --precision 16 => --set engine.dtype=auto
-finetune x.yaml --train-data-file df.pickle => --set data.train=df.pickle
 verify-resume x.yaml --learning_rate --debug => --set optimizer.learning_rate=VALUE
 pretrain x.yaml --output_dir y => did you mean --run?
-pretrain x.yaml --gpus 1 => did you mean --processes?
 pretrain x.yaml --stop-after-stepz 5 => did you mean --stop-after-steps
-data prepare x.txt --tokenizer_name t => did you mean --tokenizer?
-compare a --on t.yaml => did you mean --task?
+data prepare a --tokenizer t --to s --valid-fraction 1.5 => give 0.01 to hold out
 dta => did you mean data?
 pretrain x.yaml --resume => leave it out:
 pretrain x.yaml --vocab v => `maskwright data prepare --tokenizer FOLDER`
@@ -67,7 +63,6 @@ evaluate a b => see `maskwright evaluate --help`
 pretrain nano --run => see `maskwright pretrain --help`
 -V => `maskwright --help`
 pretrain nano => give --run PATH:
-pretrain --run y => give CONFIG:
 evaluate a --device gpu => give one of them: Device
 sync r => give --to wandb or mlflow: Service
 pretrain nano --run y --stop-after-steps five => give an integer ≥ 1
@@ -259,25 +254,21 @@ pretrain CONFIG --run out --dry-run --set model.init_from=answerdotai/ModernBERT
 pretrain CONFIG --run out --from runs/two@5 => runs/two: is not there. Fix: give the folder that
 data prepare wikitext --tokenizer t --to out => hf download OWNER/wikitext --repo-type dataset
 data audit wiki/train.csv => wiki/train.csv: matches no file. Fix: check the path; quote globs in the shell
-data audit - => -: matches no file. Fix: name files, since the standard input is not read
 data prepare wiki/*.txt --tokenizer t --to out => matches no file. Fix: check the path; quote globs
 data audit hf://datasets/wikitext => got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE
 data audit nothing://a/b => no file system has the name nothing://. Fix: give a path, gs:// or s3://
 plan CONFIG --on h10 => 'h10' is not a device that `plan` supports. Fix: did you mean h100
 pretrain CONFIG --run gs:/b/run => gs:/b/run: must be a local folder
-data prepare CONFIG --tokenizer t --to gs:/b/store => gs:/b/store: must be a local folder
 export CONFIG --to gs://b/model => gs://b/model: must be a local folder
 pretrain recipes/nano.yaml --run out => no such file. Fix: did you mean the recipe nano?
 pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c => gs:/b/c: names no folder
 pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c => http://b/c: names no folder
 env up CONFIG --dry-run => is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md
 pretrain ag-news --run out => is a recipe of `finetune`, not of `pretrain`. Fix: use `maskwright finetune`
-finetune small --run out => is a recipe of `pretrain`, not of `finetune`. Fix: use `maskwright pretrain`
 finetune CONFIG --run out => is the YAML of pretraining (data.store), not of a fine-tuning run. Fix: use `maskw
 pretrain RECIPES/finetune/ag-news.yaml --run out => is the YAML of a fine-tuning run (data.train), not of pretra
 plan squad --on h100 => is not here, so the length of its examples is unknown. Fix: give --examples N
 plan small --on h100 --examples 9 => --examples: has no effect for pretraining. Fix: leave it out
-plan squad --on h100 --vocab-size 9 => --vocab-size: has no effect for a fine-tuning. Fix: leave it out
 plan small --tokens 9 => Fix: add --set schedule.epochs=4 to read the text four times
 plan CONFIG --on h100 --region mars => --region: the price table has no region 'mars'. Fix: choose one of asia-east1
 plan CONFIG --region us-central1-a

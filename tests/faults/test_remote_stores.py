@@ -18,6 +18,7 @@ from unittest.mock import ANY
 import fsspec
 import pytest
 from conftest import prepared, small_config
+from ended_runs import require_same_ends
 from google_cloud.fake import Cloud
 
 from maskwright.cli.main import run as command
@@ -33,7 +34,6 @@ from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models.runs import held_out_stores
 from maskwright.tasks.pretrain import run as task
-from maskwright.training import checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -73,13 +73,11 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     assert files(tmp_path / "back") == back, "what was damaged here is fetched again"
     assert listed < set(back) and all(back[name] == content for name, content in files(store.location).items())
 
-    ends = []
-    for location in (store.location, "memory://bucket/store"):
-        run = tmp_path / location.rpartition("/")[2] / "run"
-        task.pretrain(small_config(location), str(run))
-        ends.append(checkpoint.load(str(run / "checkpoints/step-00000012"))[0].parameters)
-    assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
-    record = RunDirectory(str(run)).read_record()
+    here, there = tmp_path / "here", tmp_path / "there"
+    task.pretrain(small_config(store.location), str(here))
+    task.pretrain(small_config("memory://bucket/store"), str(there))
+    require_same_ends(here, there)
+    record = RunDirectory(str(there)).read_record()
     assert record.train.location == "memory://bucket/store" == held_out_stores(record)[""].location
     folder = cache / remote._cache_name(store.manifest)
     assert [*cache.iterdir()] == [folder]

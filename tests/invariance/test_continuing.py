@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import small_config
+from ended_runs import metrics, require_same, require_same_ends, state
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
@@ -28,11 +29,10 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.processes import has_mkl
 from maskwright.model.initial import initial_parameters
 from maskwright.monitor.status import look
-from maskwright.prove.verify_resume import TIMES
 from maskwright.report.run import read
 from maskwright.run.best import Best
 from maskwright.run.directory import RunDirectory
-from maskwright.run.record import FromRun, ancestors
+from maskwright.run.record import ancestors
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
@@ -44,26 +44,6 @@ from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
 Config = Callable[..., RunConfig]
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in record.items() if k not in TIMES} for record in RunDirectory(str(run)).read_metrics()]
-
-
-def state(run: Path, step: int | None = None) -> TrainState:
-    folder = run / "checkpoints"
-    found = checkpoint.whole_steps(str(folder))[-1] if step is None else step
-    return checkpoint.load(str(folder / f"step-{found:08d}"))[0]
-
-
-def require_same(one: TrainState, other: TrainState) -> None:
-    assert one.step == other.step
-    for name, value in one.parameters.items():
-        assert np.array_equal(value, other.parameters[name]), name
-    assert set(one.moments) == set(other.moments)
-    for kind, moments in one.moments.items():
-        for name, value in moments.items():
-            assert np.array_equal(value, other.moments[kind][name]), (kind, name)
 
 
 def stopped_after(steps: int, config: RunConfig, run: Path) -> None:
@@ -81,9 +61,7 @@ def test_a_run_that_grows_before_its_decay_is_the_longer_run(config: Config, tmp
     RunDirectory(str(grown)).write_record(replace(record, compiled=True))
     task.pretrain(long, str(grown))
     task.pretrain(long, str(tmp_path / "straight"))
-    require_same(state(grown), state(tmp_path / "straight"))
-    assert metrics(grown) == metrics(tmp_path / "straight")
-
+    require_same_ends(grown, tmp_path / "straight")
     (change,) = RunDirectory(str(grown)).read_record().changes
     assert (change.step, change.keys, change.decides) == (8, ("schedule.steps: 10 -> 20",), False)
     record = RunDirectory(str(grown)).read_record()
@@ -191,8 +169,7 @@ def test_a_branch_needs_its_parent_only_to_begin(config: Config, parent: Path, t
         task.pretrain(own, str(stopped), f"{gone}@4")
     shutil.rmtree(gone)
     task.pretrain(own, str(stopped), f"{gone}@8")
-    require_same(state(straight), state(stopped))
-    assert metrics(straight) == metrics(stopped)
+    require_same_ends(straight, stopped)
     assert state(stopped).earlier_updates == 8
     lines = metrics(stopped)
     rates = [line["learning_rate"] for line in lines if "loss" in line]
@@ -266,21 +243,6 @@ def test_a_run_with_rotary_positions_gets_longer_rows(
     assert (short.max_seq_len, short.rope_theta) == (32, 160000.0)
 
 
-def test_a_run_is_a_model_to_begin_with(config: Config, parent: Path, tmp_path: Path) -> None:
-    """`model.init_from` takes the weights of its newest checkpoint, and is not needed once the run has one."""
-    shutil.copytree(parent, tmp_path / "parent")
-    own = config(**{"model": {"init_from": str(tmp_path / "parent")}, "schedule.steps": 4, "schedule.warmup_steps": 0})
-    with pytest.raises(StoppedEarly):
-        task.pretrain(own, str(tmp_path / "run"), stop_request=StopRequest(stop_after_steps=2))
-    shutil.rmtree(tmp_path / "parent")
-    task.pretrain(own, str(tmp_path / "run"))
-    began_from = RunDirectory(str(tmp_path / "run")).read_record().began_from
-    assert isinstance(began_from, FromRun) and began_from.via == "model.init_from"
-    assert (began_from.step, began_from.optimizer) == (12, "fresh")
-    first = next(line["valid_loss"] for line in metrics(tmp_path / "run"))
-    assert first == next(line["valid_loss"] for line in metrics(parent) if line["step"] == 12 and "valid_loss" in line)
-
-
 def test_the_same_rows_again_are_worth_a_warning(config: Config, parent: Path) -> None:
     ready = prepare_run(config(**CHILD | {"seed": 0}), None, f"{parent}@8")
     (again,) = [line for line in ready.warnings() if "in the same order as" in line]
@@ -312,9 +274,7 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
     RunDirectory(str(stopped)).append_metrics({"step": last, "valid_loss": 0.0})  # killed before the save of its best
     assert load_model(str(stopped)).step == best
     task.pretrain(own, str(stopped))
-    require_same(state(run), state(stopped))
-    assert metrics(run) == metrics(stopped)
-
+    require_same_ends(run, stopped)
     task.pretrain(config(**WORSE, **{"evaluation.patience": 3}), str(run))  # it goes on
     assert checkpoint.whole_steps(str(run / "checkpoints"))[-1] > last
     plain = config(**WORSE | {"schedule.steps": last})
@@ -386,8 +346,7 @@ def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_sh
     task.pretrain(config(schedule=shares | {"steps": 24}), str(grown))
     numbers = {"kind": "wsd", "warmup_steps": 3, "decay_steps": 5}
     task.pretrain(config(schedule=numbers | {"steps": 24}), str(straight))
-    require_same(state(grown), state(straight))
-    assert metrics(grown) == metrics(straight)
+    require_same_ends(grown, straight)
     keys = [change.keys for change in RunDirectory(str(grown)).read_record().changes]
     assert keys == [("schedule.steps: 10 -> 20",), ("schedule.steps: 20 -> 24",)]
     with pytest.raises(ConfigError, match=r"schedule.warmup_steps: 3 -> 5"):  # 0.2 of 24
@@ -405,17 +364,3 @@ def test_a_changed_length_is_put_right_by_steps_also_where_the_file_has_epochs(c
             dry_run(config(schedule={"epochs": epochs, "kind": "wsd"}, **keys), str(run))
         found = re.search(fix, str(refused.value))
         assert found and found[1].startswith("--set schedule.steps="), refused.value
-
-
-def test_layers_with_rates_of_their_own_go_on_exactly(config: Config, tmp_path: Path) -> None:
-    own = config(**{"optimizer.layer_decay": 0.5, "schedule.steps": 6})
-    stopped_after(3, own, tmp_path / "stopped")
-    for name in ("stopped", "straight"):
-        task.pretrain(own, str(tmp_path / name))
-    require_same(state(tmp_path / "stopped"), state(tmp_path / "straight"))
-    even = config(**{"schedule.steps": 6})
-    task.pretrain(even, str(tmp_path / "even"))
-    name = "roberta.embeddings.word_embeddings.weight"
-    start = initial_parameters(prepare_run(even).model, 0)[name]
-    moved = [np.abs(state(tmp_path / run).parameters[name] - start).mean() for run in ("straight", "even")]
-    assert moved[0] == pytest.approx(0.5**3 * moved[1], rel=0.2)  # two layers, and one more below them

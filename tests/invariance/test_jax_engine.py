@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ended_runs import metrics, require_same, state
 
 pytest.importorskip("jax", reason="needs the extra jax")
 
@@ -28,9 +30,7 @@ from maskwright.engines.jax.step import choose_dtype
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
-from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
-from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
 parity.use_virtual_devices()
@@ -55,24 +55,17 @@ def loss_of(engine: Any, batches: list[Batch]) -> float:
     return float(stats.loss_sum) / float(stats.weight)
 
 
-def train(folder: Path, *starts: RunConfig, each: int) -> tuple[TrainState, dict[str, Any], list[float]]:
-    """The run at its end, its record, and its losses: all `starts` but the last are stopped after `each` steps."""
+def train(folder: Path, *starts: RunConfig, each: int) -> tuple[TrainState, list[float]]:
+    """The run at its end, and its losses: all `starts` but the last are stopped after `each` steps."""
     for number, config in enumerate(starts, 1):
         if number < len(starts):
             with pytest.raises(StoppedEarly):
                 task.pretrain(config, str(folder), stop_request=StopRequest(stop_after_steps=each))
         else:
             task.pretrain(config, str(folder))
-    loaded = checkpoint.load_newest(str(folder / "checkpoints"), set_aside=False)
-    assert loaded and loaded[0].step == starts[-1].schedule.steps
-    return *loaded, [line["loss"] for line in RunDirectory(str(folder)).read_metrics() if "loss" in line]
-
-
-def same_bits(one: TrainState, other: TrainState) -> None:
-    for kind, arrays in {"": one.parameters, **one.moments}.items():
-        for name, value in arrays.items():
-            there = other.moments[kind] if kind else other.parameters
-            assert value.tobytes() == there[name].tobytes(), (kind, name)
+    end = state(folder)
+    assert end.step == starts[-1].schedule.steps
+    return end, [line["loss"] for line in metrics(folder) if "loss" in line]
 
 
 def furthest(one: TrainState, other: TrainState) -> float:
@@ -94,9 +87,9 @@ def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path) -> No
     torch_run, jax_run = config(**keys), config(**keys, **JAX)
     alone = [train(tmp_path / run.engine.kind, run, each=12) for run in (torch_run, jax_run)]
     mixed = train(tmp_path / "mixed", torch_run, jax_run, torch_run, each=4)
-    for state, _, losses in alone:
-        assert mixed[2] == pytest.approx(losses, rel=1e-5)
-        assert furthest(state, mixed[0]) < 1e-4
+    for end, losses in alone:
+        assert mixed[1] == pytest.approx(losses, rel=1e-5)
+        assert furthest(end, mixed[0]) < 1e-4
     assert "changed: engine.kind: torch -> jax" in (tmp_path / "mixed/log.txt").read_text()
 
 
@@ -120,18 +113,13 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     straight = train(tmp_path / "one", one, each=9)
     straight_cut = train(tmp_path / "cut", cut, each=9)
     found = train(tmp_path / "stopped", cut, cut, each=4)
-    same_bits(straight_cut[0], found[0])
-    assert straight_cut[2] == found[2] and straight_cut[1]["counters"] == found[1]["counters"]
+    require_same(straight_cut[0], found[0])
+    assert straight_cut[1] == found[1]
 
     moved = train(tmp_path / "moved", one, cut, two, each=3)
-    for _, _, losses in (straight_cut, moved):
-        assert losses == pytest.approx(straight[2], rel=1e-5)
+    for _, losses in (straight_cut, moved):
+        assert losses == pytest.approx(straight[1], rel=1e-5)
     assert furthest(straight[0], moved[0]) < 1e-4
-
-
-def test_auto_is_bf16_but_on_a_cpu() -> None:
-    assert [choose_dtype("auto", device) for device in ("tpu", "cpu")] == ["bfloat16", "float32"]
-    assert choose_dtype("fp32", "tpu") == "float32"
 
 
 def test_dropout_is_drawn_by_seed_step_and_virtual_worker(
@@ -159,10 +147,15 @@ def test_dropout_is_drawn_by_seed_step_and_virtual_worker(
         patch.setattr(ShardingLayout, "sends_beside", False)
         limited, _ = make(JaxEngine, config, store, **keys, **{"engine.devices": 4})
         loss_of(limited, batches)
-    same_bits(four.read(), limited.read())
+    require_same(four.read(), limited.read())
     other, _ = make(JaxEngine, config, store, **keys, seed=1)
     other.write(TrainState(0, start.parameters))
     assert abs(loss_of(other, batches) - drawn) > 1e-4
+
+
+def test_auto_is_bf16_but_on_a_cpu() -> None:
+    assert [choose_dtype("auto", device) for device in ("tpu", "cpu")] == ["bfloat16", "float32"]
+    assert choose_dtype("fp32", "tpu") == "float32"
 
 
 # ---- what the host does while the device works ----------------------------------------------------------------------
@@ -259,7 +252,7 @@ def test_only_the_ratio_of_weights_counts(kind: type[Any], config: Make, store: 
         losses.append(loss_of(engine, batches))
         states.append(engine.read())
     assert losses[0] == losses[1]
-    same_bits(*states)
+    require_same(*states)
 
 
 # ---- faults -------------------------------------------------------------------------------------------------------
@@ -277,20 +270,18 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
 
     monkeypatch.setattr(Loader, "batch", poisoned)
     run = config(**{"logging.every_steps": 4, "checkpoint.save_every_steps": 4}, **JAX)
-    states, step = [], JaxEngine.step
+    parameters, step = [], JaxEngine.step
 
     def watched(self: JaxEngine, *arguments: Any) -> Any:
         stats = step(self, *arguments)
-        states.append(self.read().parameters)
+        parameters.append(self.read().parameters)
         return stats
 
     monkeypatch.setattr(JaxEngine, "step", watched)
     with pytest.raises(HealthError, match="step 5: the loss or its gradient is not finite") as failure:
         task.pretrain(run, str(tmp_path / "run"))
-    assert (failure.value.exit_code, failure.value.step, len(states)) == (3, 5, 8)
-    moved = [
-        any((one[name] != other[name]).any() for name in one) for one, other in zip(states, states[1:], strict=False)
-    ]
+    assert (failure.value.exit_code, failure.value.step, len(parameters)) == (3, 5, 8)
+    moved = [any((one[name] != other[name]).any() for name in one) for one, other in itertools.pairwise(parameters)]
     assert moved == [True] * 4 + [False] * 3
     assert (tmp_path / "run/not-finite/step-00000005/step.json").exists()
 
@@ -326,7 +317,7 @@ def test_a_dry_run_compiles_both_programs_and_changes_nothing(
     engine.dry_run(loader.batches(0), held_out)
     assert engine.at_once.rows == 2
     assert [(made["what"], made["step"]) for made in engine.compiles] == [("update", 0), ("score", 0)]
-    same_bits(before, engine.read())
+    require_same(before, engine.read())
     plain, _ = make(TorchEngine, config, store)
     assert loss_of(engine, loader.batches(0)) == pytest.approx(plain.evaluate(loader.batches(0)).loss, rel=1e-5)
     engine.evaluate(held_out)
@@ -366,7 +357,7 @@ def test_fewer_rows_at_once_go_through_a_checkpoint(
     seen = small_memory(monkeypatch, 4)  # more would fit now, with other low bits
     parts = train(tmp_path / "parts", run, each=4)
     assert set(seen) == {2}
-    same_bits(straight[0], parts[0])
+    require_same(straight[0], parts[0])
 
 
 def test_one_row_too_many_is_an_error_of_one_line(

@@ -5,19 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import small_config
+from ended_runs import metrics, require_same_ends
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoppedEarly
 from maskwright.data.store import TokenStore
-from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
-from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
 
@@ -48,12 +46,8 @@ def test_a_run_on_a_mixture_stops_and_goes_on_with_the_same_bits(
     with pytest.raises(ConfigError, match="the run was started with another token store"):
         task.pretrain(mixture(moved, 2.0), str(stopped))
     task.pretrain(same, str(stopped))
-    ends = [checkpoint.load(str(run / "checkpoints/step-00000012"))[0] for run in (straight, stopped)]
-    for name, value in ends[0].parameters.items():
-        assert np.array_equal(value, ends[1].parameters[name]), name
-
-    lines = RunDirectory(str(stopped)).read_metrics()
-    (last,) = (line for line in lines if line["step"] == 12 and "valid_loss" in line)
+    require_same_ends(straight, stopped)
+    (last,) = (line for line in metrics(stopped) if line["step"] == 12 and "valid_loss" in line)
     assert last["valid_loss"] == last["valid_one_loss"] == last["valid_two_loss"]
     assert "mixture: " in capsys.readouterr().err
     trained = load_model(str(stopped))

@@ -21,16 +21,14 @@ from reference.preparer import contents, expected
 from reference.stored import documents_of
 from runners import files_of
 
-from maskwright.core import extras
 from maskwright.core.console import Progress
-from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
+from maskwright.core.errors import InputError, MaskwrightError, SourceError
 from maskwright.data.prepare import encode
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.processes.runner import Runner
-from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Fault
@@ -399,28 +397,6 @@ def test_the_audit_is_the_same_in_any_number_of_parts(
             found = audit([str(text)], runner, work, tokenizer=tokenizer, cleaning=cleaning)
             assert json.dumps(asdict(found)) == json.dumps(asdict(whole))
             assert runner.computed.count("audit") >= (parts - 1) // 2 and len(runner.computed) > 0
-
-
-def test_a_fast_encoder_that_errs_on_a_later_batch_is_refused(
-    corpus: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Wrong(encoders.TokenizersEncoder):
-        name = "gigatoken"
-        samples: tuple[str, ...] = ()
-
-        def encode(self, texts: Any) -> Any:
-            ids, counts = super().encode(texts)
-            return (ids[::-1] if "Story 290" in str(texts[0]) else ids), counts
-
-    monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
-    monkeypatch.setattr(extras, "installed", lambda name: True)
-    encode._tools.cache_clear()
-    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 1)
-    sources, options = Sources([str(corpus)], layout="sentences"), PrepareOptions(shard_tokens=1_000)
-    request = Request(sources, tokenizer, str(tmp_path / "store"), options)
-    with pytest.raises(TokenizerError, match="gigatoken encodes 'Story 290.* differently from tokenizers"):
-        prepare(request)
-    assert not [*(tmp_path / "store").glob("*.tokens.*")]
 
 
 def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(

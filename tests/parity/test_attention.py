@@ -8,6 +8,7 @@ from maskwright.model.config import NEVER_PREDICTED, model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import (
     PLAIN_UP_TO_TOKENS,
+    Banded,
     BySegment,
     CuSeqlens,
     Masked,
@@ -87,19 +88,29 @@ def test_attention_and_its_gradients_equal_slow_twin(
         assert (found - expected).abs().max() < tolerance * max(1.0, float(expected.abs().max()))
 
 
-@pytest.mark.parametrize(("tokens", "window"), [(37, 3), (395, 20), (395, 64)])
-def test_local_layers_of_causal_rows(tokens: int, window: int) -> None:
-    """395 tokens are computed block by block."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("tokens", "window"), [(37, 3), (395, 20), (421, 64), (637, 100)])
+def test_local_layers_are_the_whole_square_with_a_band(tokens: int, window: int, dtype: torch.dtype) -> None:
+    """Long rows are computed block by block, which no block divides; beside one mask over all pairs."""
     place = torch.arange(tokens)
-    causal = -torch.repeat_interleave(torch.tensor([1, 2, 3]), torch.tensor([tokens // 3, 1, tokens - tokens // 3 - 1]))
-    segments = torch.stack([causal, -causal, -torch.ones_like(causal)]).int()
-    q, k, v = (torch.randn(3, H, tokens, h, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    several = torch.repeat_interleave(torch.tensor([1, 2, 3]), torch.tensor([tokens // 3, 1, tokens - tokens // 3 - 1]))
+    padded = torch.where(place < tokens - 9, several, 0)
+    segments = torch.stack([-several, several, -torch.ones_like(several), padded]).int()
+    generator = torch.Generator().manual_seed(0)
+    *inputs, upstream = (torch.randn(4, H, tokens, 8, generator=generator).to(dtype) for _ in range(4))
     seen = segments[:, None, :, None] == segments[:, None, None, :]
     seen &= (place[:, None] - place).abs() <= window
-    for row in (0, 2):
-        seen[row] &= place[:, None] >= place
-    mixed = local_attention(segments, q.dtype, window).mix(q, k, v)
-    assert (mixed - plain_attention(q, k, v, seen)).abs().max() < 1e-5
+    seen[[0, 2]] &= place[:, None] >= place
+    local = local_attention(segments, dtype, window)
+    assert isinstance(local, Banded) is (tokens > 37)
+    found = []
+    for mix in (local.mix, lambda q, k, v: plain_attention(q, k, v, seen)):
+        given = [tensor.clone().requires_grad_() for tensor in inputs]
+        mixed = mix(*given)
+        mixed.backward(upstream)
+        found.append([mixed.detach(), *(tensor.grad for tensor in given)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **({} if dtype is torch.float32 else {"atol": 0.03, "rtol": 0.03}))
 
 
 def test_rows_of_very_short_segments_keep_their_mask() -> None:

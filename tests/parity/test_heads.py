@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from finetuned import drawn
 
 from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.core.errors import ConfigError
@@ -68,14 +69,6 @@ def shape(kind: str, task: TaskKind) -> ModelConfig:
     return replace(SHAPES[kind], task=task, num_labels=2 if task == "question_answering" else 3)
 
 
-def random_parameters(config: ModelConfig) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(5)
-    return {
-        name: (value + 0.2 * generator.standard_normal(value.shape)).astype(np.float32)
-        for name, value in initial_parameters(config, 1).items()
-    }
-
-
 def theirs_of(config: ModelConfig, parameters: dict[str, np.ndarray]) -> Any:
     """The class that the exported `config.json` names, with our parameters."""
     values = to_hf_config(config)
@@ -120,7 +113,7 @@ def ours_inputs(config: ModelConfig, given: dict[str, torch.Tensor]) -> tuple[to
 @every
 def test_logits_loss_and_every_gradient_agree_with_transformers(kind: str, task: TaskKind) -> None:
     config = shape(kind, task)
-    parameters, given = random_parameters(config), batch(config)
+    parameters, given = drawn(config), batch(config)
     theirs, model = theirs_of(config, parameters), build(config, parameters)
     trained = (p for name, p in theirs.named_parameters() if p.requires_grad and "contact_head" not in name)
     assert sum(p.numel() for p in trained) == count_parameters(config)
@@ -158,7 +151,7 @@ def test_logits_loss_and_every_gradient_agree_with_transformers(kind: str, task:
 def test_packed_texts_give_the_numbers_and_gradients_of_one_text_a_row(kind: str, task: TaskKind) -> None:
     """Three texts in one row of 24, each its own segment, against three rows with padding."""
     config = shape(kind, task)
-    parameters, given = random_parameters(config), batch(config)
+    parameters, given = drawn(config), batch(config)
     index, labels, weights = ours_inputs(config, given)
     apart, together = build(config, parameters), build(config, parameters)
     positions = given["positions"]
@@ -262,7 +255,7 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
 
     parity.use_virtual_devices()
     config, smoothing = shape(kind, task), 0.1
-    parameters, given = random_parameters(config), batch(config)
+    parameters, given = drawn(config), batch(config)
     index, labels, weights = ours_inputs(config, given)
     positions = given["positions"]
     model = build(config, parameters)
@@ -292,7 +285,7 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
 def test_engines_predict_the_same_logits_however_few_rows_fit(kind: str, task: TaskKind) -> None:
     """Beside the model itself; two batches, and parts of them as after memory ran out."""
     config = shape(kind, task)
-    parameters, given = random_parameters(config), batch(config)
+    parameters, given = drawn(config), batch(config)
     index = ours_inputs(config, given)[0] if task != "token_classification" else torch.tensor([1, 3, 13, 15, 25, 26])
     ids, real, K = given["ids"].numpy().astype(np.int32), given["real"].numpy().astype(np.int32), len(index)
     positions = np.arange(12, dtype=np.int32) * real

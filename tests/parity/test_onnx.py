@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from finetuned import SHAPES, TASKS, finished_run, shape
+from finetuned import SHAPES, TASKS, finished_run, shape, write_examples
 
 from maskwright.cli import main as cli
 from maskwright.config.pretraining import EngineSection
@@ -123,40 +122,12 @@ def record_of(run: Path, keys: dict[str, Any], text: RecordedText | None = None)
     directory.write_record(replace(record, train=text, held_out={"": text}))
 
 
-def labelled(folder: Path, task: TaskKind) -> dict[str, str]:
-    """Training and validation files, of which the validation file has 30 examples."""
-    draw, found = random.Random(3), {}
-    for split, count in (("train", 9), ("validation", 30)):
-        texts = [
-            draw.choices(["the", "fox", "saw", "Größe", "a", "garden"], k=draw.randint(3, 30)) for _ in range(count)
-        ]
-        labels = [draw.choices(["O", "B-PER", "I-PER"], k=len(text)) for text in texts]
-        path = folder / f"{split}.{'conll' if task == 'token_classification' else 'json'}"
-        if task == "token_classification":
-            words = (
-                "".join(f"{w}\t{t}\n" for w, t in zip(*one, strict=True)) for one in zip(texts, labels, strict=True)
-            )
-            path.write_text("\n".join(words))
-        else:
-            asked = [
-                {
-                    "context": " ".join(text),
-                    "qas": [
-                        {"id": f"{split}{i}", "question": "who", "answers": [{"text": text[0], "answer_start": 0}]}
-                    ],
-                }
-                for i, text in enumerate(texts)
-            ]
-            path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": asked}]}))
-        found[f"data.{split}"] = str(path)
-    return found
-
-
 @pytest.mark.parametrize("task", ["token_classification", "question_answering"])
 def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tokenizer: str, tmp_path: Path) -> None:
     """Padded batches of one text a row, beside packed rows of our own network; by the command."""
     run = finished_run(tmp_path / "run", shape("modernbert", task), tokenizer)
-    files = labelled(tmp_path, task)
+    splits = (("train", 9), ("validation", 30))
+    files = {f"data.{split}": write_examples(tmp_path, task, split, count, 3) for split, count in splits}
     record_of(run, {"seed": 0, "data.max_seq_len": 32, **files})
     expected = evaluate_labelled(load_model(str(run)), files["data.validation"], TextOptions(), "cpu").metrics
     assert cli.run(["export", str(run), "--to", str(tmp_path / "model"), "--onnx"]) == 0

@@ -10,19 +10,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from finetuned import save_model
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from tokenizer_kinds import with_declared
 from torch import Tensor
 
 from maskwright.config.pretraining import EngineSection
-from maskwright.core import storage
 from maskwright.engines.base import AtOnce
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.passes import Passes
 from maskwright.engines.torch.processes import Peers
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import pieces
 from maskwright.tasks.measure import pseudo_likelihood as task
 from maskwright.tasks.models.load import TrainedModel
@@ -55,9 +53,7 @@ def texts(words: Vocabulary) -> Ints:
 @torch.no_grad()
 def slow_twin(model: TrainedModel, folder: Path, ids: Ints, lengths: Ints) -> NDArray[np.float32]:
     """[tokens]: one masked copy after the other through what transformers makes of the exported weights."""
-    folder.mkdir()
-    save_file(model.parameters, str(folder / "model.safetensors"), {"format": "pt"})
-    storage.write_json(str(folder / "config.json"), to_hf_config(model.config))
+    save_model(folder, model.parameters, model.config)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
     found, words = [], model.vocabulary
     for text in np.split(ids, np.cumsum(lengths)[:-1]):

@@ -221,55 +221,32 @@ def test_vectors_follow_the_modules_of_a_folder(
         prompt_of(str(tmp_path), "query")
 
 
+def answers_of(model: TrainedModel) -> Any:
+    """What a fine-tuned model finds for each of `PAIRS`."""
+    examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
+    return ask(engine_for(model, "cpu"), model, examples, model.max_seq_len or 64)[0]
+
+
 def scores_of(model: TrainedModel) -> np.ndarray[Any, Any]:
-    """The number that a model of the kind regression gives to each of `PAIRS`."""
-    examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
-    answers, _ = ask(engine_for(model, "cpu"), model, examples, model.max_seq_len or 64)
-    return np.array(list(answers.outcomes), np.float64)
-
-
-def shares_of(model: TrainedModel) -> np.ndarray[Any, Any]:
-    """[pairs, labels]: the probabilities of a classifier."""
-    examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
-    answers, _ = ask(engine_for(model, "cpu"), model, examples, model.max_seq_len or 64)
-    assert answers.probabilities is not None
-    return answers.probabilities
-
-
-def classifier(folder: Path, architecture: str, task: Any, tokenizer: str) -> TrainedModel:
-    config = shape(architecture, task)
-    labels = 2 if task == "single_label_classification" else config.num_labels
-    return load_model(str(finished_run(folder, replace(config, num_labels=labels), tokenizer)))
+    return np.array(list(answers_of(model).outcomes), np.float64)
 
 
 @pytest.mark.parametrize("architecture", ["modernbert", "bert"])
 def test_a_classifier_becomes_one_score(architecture: str, tokenizer: str, tmp_path: Path) -> None:
     """The score's sigmoid is the label's probability, for either label, and where labels do not exclude each other."""
     for task in ("single_label_classification", "multi_label_classification"):
-        model = classifier(tmp_path / task, architecture, task, tokenizer)
-        shares = shares_of(model)
+        config = replace(shape(architecture, task), num_labels=2 if task == "single_label_classification" else 3)
+        model = load_model(str(finished_run(tmp_path / task, config, tokenizer)))
+        shares = answers_of(model).probabilities
         for number, label in enumerate(model.labels):
             folder = str(tmp_path / f"{task}-{number}")
             assert export_as("rerank", model, folder, relevant=label)["largest_logit_difference"] < 1e-5
             told = load_model(folder)
             assert told.config.num_labels == 1 and told.max_seq_len == model.max_seq_len
             np.testing.assert_allclose(1 / (1 + np.exp(-scores_of(told))), shares[:, number], atol=1e-6)
-
-
-@pytest.mark.long
-def test_a_fine_tuned_pair_model_scores_as_predict(tokenizer: str, tmp_path: Path) -> None:
-    """Exported again, too."""
-    for task in ("regression", "single_label_classification", "multi_label_classification"):
-        model = classifier(tmp_path / task, "bert", task, tokenizer)
-        relevant = model.labels[1] if model.labels else None
-        export_as("rerank", model, str(tmp_path / f"{task}-folder"), relevant=relevant)
-        ours = scores_of(model) if relevant is None else shares_of(model)[:, 1]
-        theirs = loaded("rerank", tmp_path / f"{task}-folder")
+        theirs = loaded("rerank", folder)
         assert theirs.max_seq_length == model.max_seq_len == 64
-        np.testing.assert_allclose(theirs.predict(PAIRS, batch_size=4), ours, atol=1e-5)
-        export_as("rerank", load_model(str(tmp_path / f"{task}-folder")), str(tmp_path / f"{task}-again"))
-        again = loaded("rerank", tmp_path / f"{task}-again").predict(PAIRS, batch_size=4)
-        np.testing.assert_allclose(again, ours, atol=1e-5)
+        np.testing.assert_allclose(theirs.predict(PAIRS, batch_size=4), shares[:, number], atol=1e-5)
 
 
 def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

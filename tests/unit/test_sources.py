@@ -317,7 +317,14 @@ def test_lists_of_words_are_text(tmp_path: Path) -> None:
         (
             "",
             [
-                *("R&D; A&M", "&c", r"C:\new\names", r'printf("a\n"); puts("b\n")', r"$\nabla \neq \nu$", "Ġurnata Ġdida sew"),
+                *(
+                    "R&D; A&M",
+                    "&c",
+                    r"C:\new\names",
+                    r'printf("a\n"); puts("b\n")',
+                    r"$\nabla \neq \nu$",
+                    "Ġurnata Ġdida sew",
+                ),
                 *("## Title", "see #12", "me@@home", "▂▁▂▃", "1 2 3", "12 May 2020 10 11 12 13 14 15 16", "caf\u00e9"),
                 *("\u0634\u0651\u064e", "\u0958", "-- said", "--- a/file"),
                 *("plain", '("Yes," she said)', "[1] Smith", "{braces}", "a < p > b", "<user> and <e1>", "<3", "(a)"),

@@ -95,13 +95,15 @@ def activation_of(folder: str) -> str | None:
     config = _read(folder, "config.json") or {}
     of_version_4 = config.get("sentence_transformers") or {}
     before = of_version_4.get("activation_fn") or config.get("sbert_ce_default_activation_function")
-    return ((_read(folder, PROMPTS) or {}).get("activation_fn") if _class_of(folder) == "CrossEncoder" else None) or before
+    return (
+        (_read(folder, PROMPTS) or {}).get("activation_fn") if _class_of(folder) == "CrossEncoder" else None
+    ) or before
 
 
 def _class_of(folder: str) -> str:
     """The class of `sentence-transformers` that loads the folder; the dense one for others' folders."""
     is_theirs = os.path.isfile(os.path.join(folder, MODULES))
-    return str(is_theirs and (_read(folder, PROMPTS) or {}).get("model_type") or DENSE)
+    return str((is_theirs and (_read(folder, PROMPTS) or {}).get("model_type")) or DENSE)
 
 
 def longest_text(folder: str, config: ModelConfig) -> int | None:
