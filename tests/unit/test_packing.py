@@ -24,12 +24,6 @@ def test_best_fit_equals_slow_twin(capacity: int, data: st.DataObject) -> None:
     assert all(sum(row) <= capacity for row in rows)
 
 
-def test_best_fit_leaves_little_room() -> None:
-    sizes = np.clip(np.random.default_rng(0).geometric(0.01, 50_000), 3, 512)
-    _, first = best_fit(sizes, 512)
-    assert 1 - sizes.sum() / ((len(first) - 1) * 512) < 0.005
-
-
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=60), st.integers(3, 70))
 @cases(60)
 def test_documents_are_cut_into_chunks_that_cover_each_token_once(sizes: list[int], seq_len: int) -> None:
