@@ -17,7 +17,6 @@ import torch
 from maskwright.config.pretraining import CheckpointSection
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
-from maskwright.core.storage import atomic_writer
 from maskwright.engines import ceiling
 from maskwright.engines.base import StepStats, TrainState
 from maskwright.engines.ceiling import SHAPES as ALL_SHAPES
@@ -224,16 +223,6 @@ def test_status_and_metrics_survive_a_cut_line(tmp_path: Path) -> None:
     assert [record["step"] for record in directory.read_metrics()] == [1, 2, 3]
     assert directory.drop_metrics_after(2) == 1
     assert Path(directory.metrics).read_text() == '{"step": 1}\n{"step": 2}\n'
-
-
-def test_atomic_writer_leaves_the_old_file_when_interrupted(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_text("old")
-    with pytest.raises(RuntimeError), atomic_writer(str(path)) as file:
-        file.write(b"ne")
-        raise RuntimeError
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_progress_without_a_terminal_is_a_line_every_15_seconds() -> None:
