@@ -1,13 +1,17 @@
-"""What a user is told about keys that do not exist, values that are none, and options of other programs."""
+"""What a user is told about keys that do not exist, values that are none, options of other programs, and memory."""
 
 from __future__ import annotations
 
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from pydantic import ValidationError
 
+from maskwright.cli import main
 from maskwright.config import pretraining as c
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.config.foreign_names import FINETUNING, FOREIGN, OPTIONS, VALUES
@@ -108,20 +112,6 @@ def test_a_section_that_nothing_speaks_for_is_named_itself() -> None:
     assert str(error) == "a.yaml: section inner is missing. Fix: add it, with keys: name"
 
 
-@pytest.mark.parametrize(
-    ("section", "values"),
-    [
-        ("masking", {"mask_share": 0.8, "random_share": 0.3}),
-        ("schedule", {"steps": 10, "decay_steps": 2}),
-        ("schedule", {"steps": 10, "warmup_steps": 10}),
-        ("model", {"max_seq_len": 16}),
-    ],
-)
-def test_keys_that_do_not_fit_together_say_which_to_change(section: str, values: dict[str, Any]) -> None:
-    fix = told({**LEAST, section: values}).partition(". Fix: ")[2]
-    assert any(key in fix for key in values) or "RoBERTa" in fix
-
-
 def test_names_of_other_programs_lead_to_real_keys() -> None:
     """A key takes the value that is named with it; a sentence speaks of keys that are there."""
     known = keys_of(c.RunConfig)
@@ -164,14 +154,36 @@ def test_a_misspelt_name_has_a_typo_or_two() -> None:
 
 
 def test_options_of_other_programs_lead_to_real_options() -> None:
-    from typer.main import get_command
-
-    from maskwright.cli.main import app
-
-    groups: list[Any] = [get_command(app)]
+    groups: list[Any] = [typer.main.get_command(main.app)]
     known = set()
     for command in groups:
         if hasattr(command, "list_commands"):  # those of `submit` are made on demand
             groups += [command.get_command(None, name) for name in command.list_commands(None)]
         known |= {option for parameter in command.params for option in parameter.opts}
     assert {option for options in OPTIONS.values() for option in options} <= known
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's, of a GPU."""
+
+
+@pytest.mark.parametrize("error", [MemoryError, OutOfMemoryError])
+@pytest.mark.parametrize("command", [*main.LESS_MEMORY, "export"])
+def test_what_takes_less_memory_is_there_in_the_command(
+    command: str, error: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known: Any = typer.main.get_command(main.app)
+    options = {option for parameter in known.commands[command].params for option in parameter.opts}
+    config = {"pretrain": c.RunConfig, "finetune": FinetuneConfig, "compare": FinetuneConfig}.get(command)
+    keys = {*keys_of(config)} if config else set()
+
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert main.run([command]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: out of memory. Fix: ") and told.count("\n") == 1
+    assert {*re.findall(r"--[a-z-]+", told)} <= options
+    assert {*re.findall(r"[a-z]+\.[a-z_]+", told)} <= keys
