@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 from drawn import cases
@@ -81,49 +79,10 @@ def test_masking_equals_slow_twin(
         assert dict(zip((index[here][real] - row * length).tolist(), labels[here][real].tolist(), strict=True)) == truth
 
 
-def mask(
-    kind: Kind,
-    rate: float,
-    ids: np.ndarray,
-    segments: np.ndarray,
-    *,
-    seed: int = 0,
-    epoch: int = 0,
-    first_row: int = 0,
-    tables: Masker | None = None,
-) -> tuple[np.ndarray, ...]:
-    """`mask_rows` of consecutive rows of one epoch, with the room that a run would give."""
-    count, length = ids.shape
-    return mask_rows(
-        tables or masker(),
-        ids,
-        segments,
-        Masking(kind=kind, rate=rate),
-        seed=seed,
-        epochs=np.full(count, epoch, np.int64),
-        rows=first_row + np.arange(count),
-        slots=slots_per_row(kind, rate, length),
-    )
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rate", [0.15, 0.3])
-def test_masking_rate_and_80_10_10_hold(kind: Kind, rate: float) -> None:
-    generator = np.random.default_rng(0)
-    ids = generator.integers(4, VOCABULARY - 1, (10_000, 128)).astype(np.int32)  # about 40,000 draws for spans
-    shown, index, labels, weights = mask(kind, rate, ids, np.ones_like(ids))
-    seen = shown.reshape(-1)[index][weights > 0]
-    truth = labels[weights > 0]
-    assert weights.sum() / ids.size == pytest.approx(rate, rel=0.01)
-    assert (seen == VOCABULARY - 1).mean() == pytest.approx(0.8, abs=0.01)
-    # a random replacement is the true token once in 295 draws
-    assert (seen == truth).mean() == pytest.approx(0.1 + 0.1 / 295, abs=0.01)
-
-
-@pytest.mark.parametrize("kind", ["whole_word", "span"])
 @pytest.mark.parametrize("word_tokens", [1, 5, 10, 40, 10_000])
 @pytest.mark.parametrize("length", [64, 512])
-def test_rate_holds_for_long_words_and_text_without_spaces(kind: Kind, word_tokens: int, length: int) -> None:
+def test_rate_and_shares_hold_for_words_of_any_length(kind: Kind, word_tokens: int, length: int) -> None:
     """Words of 5 to 40 tokens, or one endless word as in Chinese: still 15 %, and few rows without any prediction."""
     generator = np.random.default_rng(word_tokens)
     starts = np.zeros(VOCABULARY, bool)
@@ -132,21 +91,30 @@ def test_rate_holds_for_long_words_and_text_without_spaces(kind: Kind, word_toke
     begins = np.arange(length)[None, :] % word_tokens == 0
     ids = np.where(begins, generator.integers(100, 250, (600, length)), generator.integers(4, 100, (600, length)))
     ids = ids.astype(np.int32)
-    _, _, _, weights = mask(kind, 0.15, ids, np.ones_like(ids), seed=3, tables=tables)
+    numbers, slots = np.arange(600), slots_per_row(kind, 0.15, length)
+    shown, index, labels, weights = mask_rows(
+        tables,
+        ids,
+        np.ones_like(ids),
+        Masking(kind=kind, rate=0.15),
+        seed=3,
+        epochs=0 * numbers,
+        rows=numbers,
+        slots=slots,
+    )
     assert weights.sum() / ids.size == pytest.approx(0.15, rel=0.06)
     # The worst case is a budget of 9.6 tokens and groups of 16: then 40 % of such short rows stay without.
     assert (weights.reshape(600, -1).sum(axis=1) == 0).mean() < (0.45 if length == 64 else 0.001)
+    if (word_tokens, length) == (1, 512):  # 46,000 draws; a random replacement is the true token once in 295
+        seen, truth = shown.reshape(-1)[index][weights > 0], labels[weights > 0]
+        assert (seen == VOCABULARY - 1).mean() == pytest.approx(0.8, abs=0.01)
+        assert (seen == truth).mean() == pytest.approx(0.1 + 0.1 / 295, abs=0.01)
 
 
-def test_span_lengths_are_those_of_the_logarithm_whatever_the_processor() -> None:
-    """Whole numbers, each at most one draw of 2^53 from 2^53 (1 - 0.8^n): as the logarithm had them where they were
-    read off."""
+def test_span_lengths_are_geometric_whatever_the_processor() -> None:
+    """Whole numbers, each at most one draw of 2^53 from 2^53 (1 - 0.8^n)."""
     exact = [2**53 - 2**53 * 4**n // 5**n for n in range(1, 10)]
     assert np.abs(LONGER_SPANS.astype(np.int64) - exact).max() <= 1
-    draws = np.random.default_rng(0).integers(0, 1 << 53, 100_000, dtype=np.uint64)
-    found = 1 + np.searchsorted(LONGER_SPANS, draws, side="right")
-    expected = 1 + np.floor(np.log(1.0 - draws.astype(np.float64) * 2.0**-53) / math.log(0.8))
-    assert np.array_equal(found, np.minimum(expected, 10))
 
 
 @pytest.mark.parametrize("share", [0.0, 2.0**-53, 0.1, 0.8, 0.7 + 0.2, 1.0 - 2.0**-53, 1.0, 0.9 + 0.1 + 2.0**-52])

@@ -20,8 +20,7 @@ from maskwright.data.loader import Loader
 from maskwright.data.mixing import counts_in_block, mixed_order, weights_by_size
 from maskwright.data.opening import open_store
 from maskwright.data.order import RowOrder, order
-from maskwright.data.prepare.driver import prepare
-from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.store import TokenStore
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.sources import Sources
@@ -91,18 +90,6 @@ def test_mixed_order_equals_slow_twin(sources: list[tuple[int, float, float | No
                 mixed.at(np.array([mixed.end]))
 
 
-def test_blocks_have_the_weights_and_every_epoch_has_each_row_once() -> None:
-    sizes = [40_000, 10_000]
-    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], [0.7, 0.3], [None, None])
-    assert mixed.shares.stretches[0].counts.tolist() == [45_875, 19_661]
-    epochs, rows = mixed.at(np.arange(mixing.BLOCK))
-    small = rows >= 40_000
-    assert np.array_equal(np.sort(rows[small & (epochs == 0)]), np.arange(40_000, 50_000))
-    assert np.array_equal(np.sort(rows[~small & (epochs == 0)]), np.arange(40_000))
-    shares = small.reshape(64, -1).mean(1)  # a thousand rows each: the deviation of such a share is 0.014
-    assert abs(shares - 0.3).max() < 0.06
-
-
 def test_weights_by_size() -> None:
     assert weights_by_size([300, 100], 1.0) == [0.75, 0.25]
     assert weights_by_size([300, 100], 0.0) == [0.5, 0.5]
@@ -117,7 +104,7 @@ def second(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenSto
     text = "\n\n".join("\n".join(lines) for lines in documents(80, seed=7))
     (folder / "other.txt").write_text(text, encoding="utf-8")
     sources = Sources([str(folder / "other.txt")], layout="sentences")
-    return prepare(Request(sources, tokenizer, str(folder / "store"), PrepareOptions(valid_fraction=0.1)))
+    return prepared(sources, tokenizer, folder / "store", PrepareOptions(valid_fraction=0.1))
 
 
 @pytest.fixture(scope="module")
@@ -160,16 +147,11 @@ def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path)
     (tmp_path / "shard0").symlink_to(store.location)
     (tmp_path / "shard1").symlink_to(second.location)
     both = f"{tmp_path}/shard0:{tmp_path}/shard1"
-    by_size = small_config("", **{"data.store": None, "data.mixture": both, "schedule.steps": 2000})
-    assert list(by_size.data.mixture or {}) == ["shard0", "shard1"]
-    _, shares, _ = zip(*loader(by_size).sources_read(2000), strict=True)
     tokens = [one.manifest["splits"]["train"]["tokens"] for one in (store, second)]
-    assert shares == pytest.approx([count / sum(tokens) for count in tokens], abs=0.02)
-    even = small_config(
-        "", **{"data.store": None, "data.mixture": both, "data.mixture_alpha": 0.0, "schedule.steps": 2000}
-    )
-    _, shares, _ = zip(*loader(even).sources_read(2000), strict=True)
-    assert shares == pytest.approx([0.5, 0.5], abs=0.02)
+    for alpha, expected in ((1.0, [count / sum(tokens) for count in tokens]), (0.0, [0.5, 0.5])):
+        keys = {"data.store": None, "data.mixture": both, "data.mixture_alpha": alpha, "schedule.steps": 2000}
+        names, shares, _ = zip(*loader(small_config("", **keys)).sources_read(2000), strict=True)
+        assert names == ("shard0", "shard1") and shares == pytest.approx(expected, abs=0.02)
     with pytest.raises(ConfigError, match=r"2 folders have the name 'x'. Fix: name them"):
         small_config("", **{"data.store": None, "data.mixture": "a/x:b/x:c/x-0"})
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from reference import oracles
 
 from maskwright.core.errors import StoreError
+from maskwright.data.order import order
 from maskwright.data.packing import best_fit, plan, plan_documents
 
 
@@ -22,12 +23,6 @@ def test_best_fit_equals_slow_twin(capacity: int, data: st.DataObject) -> None:
     # Rows with equal room are interchangeable, so the twins may fill either; the rows' fill is what must agree.
     assert sorted(map(sum, rows)) == sorted(map(sum, expected))
     assert all(sum(row) <= capacity for row in rows)
-
-
-def test_best_fit_leaves_little_room() -> None:
-    sizes = np.clip(np.random.default_rng(0).geometric(0.01, 50_000), 3, 512)
-    _, first = best_fit(sizes, 512)
-    assert 1 - sizes.sum() / ((len(first) - 1) * 512) < 0.005
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=60), st.integers(3, 70))
@@ -90,3 +85,29 @@ def test_full_sentences_equal_slow_twin(made: list[tuple[int, bool]], seq_len: i
     alone = [planned.pieces(np.array([row])) for row in some]
     for one, wanted in zip(planned.pieces(some), zip(*alone, strict=True), strict=True):
         assert np.array_equal(one, np.concatenate(wanted))
+
+
+SEEDS, EPOCHS = st.integers(0, 2**40), st.integers(0, 99)
+
+
+@given(st.integers(1, 5_000), SEEDS, EPOCHS)
+@cases(60)
+def test_order_visits_every_row_once(size: int, seed: int, epoch: int) -> None:
+    assert sorted(order(seed, epoch, np.arange(size), size).tolist()) == [*range(size)]
+
+
+@given(st.integers(1, 2**30), SEEDS, EPOCHS, st.data())
+@cases(60)
+def test_order_equals_slow_twin(size: int, seed: int, epoch: int, data: st.DataObject) -> None:
+    index = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=9))
+    assert order(seed, epoch, np.array(index), size).tolist() == [oracles.order(seed, epoch, i, size) for i in index]
+
+
+def test_order_differs_between_epochs_and_seeds_and_looks_random() -> None:
+    index = np.arange(10_000)
+    first = order(0, 0, index, 10_000)
+    for other in (order(0, 1, index, 10_000), order(1, 0, index, 10_000)):
+        assert (first == other).mean() < 0.01
+    assert abs(np.corrcoef(index, first)[0, 1]) < 0.05
+    with pytest.raises(ValueError):
+        order(0, 0, np.array([5]), 5)

@@ -36,14 +36,9 @@ def build(phases: list[dict[str, Any]], **keys: Any) -> RunConfig:
 
 def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
     tokens = 40 * 64 * 128 + 2 * 128 * 128
-    run = build(
-        [
-            {"until_share": 0.4, "seq_len": 128, "masking_rate": 0.4},
-            {"until_step": 42, "seq_len": 128, "rows_per_step": 128},
-            {"until_step": 90, "masking_kind": "span"},
-        ]
-    )
-    stages = run.stages
+    first = {"until_share": 0.4, "seq_len": 128, "masking_rate": 0.4}
+    second = {"until_step": 42, "seq_len": 128, "rows_per_step": 128}
+    stages = build([first, second, {"until_step": 90, "masking_kind": "span"}]).stages
     assert [(stage.begin, stage.end) for stage in stages] == [(0, 40), (40, 42), (42, 90), (90, 100)]
     assert [stage.first_row for stage in stages] == [0, 40 * 64, 40 * 64 + 2 * 128, 42 * 64 + 2 * 64 + 48 * 64]
     assert stages[2].first_token == tokens
@@ -60,15 +55,14 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
     assert stage_at(plain.stages, 0).config is plain and len(plain.stages) == 1
 
 
+OF_A = {"until_step": 9, "mixture_weights": {"a": 1}}
+TWO, EPOCHS = {"data": {"mixture": {"a": "x", "b": "y"}}}, {"schedule": {"epochs": 2.0}}
+
+
 @pytest.mark.parametrize(
     ("phases", "keys", "why"),
     [
-        (
-            [{"until_share": 0.5}, {"until_step": 50}],
-            {},
-            "phases.1 ends at step 50, before the previous phase (step 50). Fix: give phases increasing ends",
-        ),
-        ([{"until_share": 0.9}, {"until_share": 0.5}], {}, "phases.1 ends at step 50, before the previous phase"),
+        ([{"until_share": 0.5}, {"until_step": 50}], {}, "before the previous phase (step 50). Fix: give phases incr"),
         ([{"until_share": 0.001}], {}, "phases.0 ends at step 0"),
         ([{"until_step": 101}], {}, "ends at step 101, but the run has 100. Fix: end it earlier, or raise"),
         ([{"until_share": 0.5, "until_step": 9}], {}, "has until_share and until_step. Fix: give it either"),
@@ -76,19 +70,10 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
         ([{"until_step": 9, "seq_len": 4}], {}, "phases.0.seq_len is 4. Fix: give an integer ≥ 8"),
         ([{"until_step": 9, "seq_len": 1024}], {}, "above the 512 tokens that the model reads. Fix: lower it, or set"),
         ([{"until_step": 9, "rows_per_step": 12}], {}, "8 virtual workers do not divide it. Fix: set 16"),
-        ([{"until_step": 9, "mixture_weights": {"a": 1}}], {}, "names a, but there are no sources, because data.mix"),
-        (
-            [{"until_step": 9, "mixture_weights": {"a": 1}}],
-            {"data": {"mixture": {"a": "x", "b": "y"}}},
-            "gives b no weight, nor does data.mixture. Fix: give each source one",
-        ),
-        ([{"until_step": 9, "masking_rate": 2.0}], {}, "phases.0.masking_rate is 2.0. Fix: give a number > 0 and < 1"),
-        ([{"until_step": 9, "seq_len": 64}], {"schedule": {"epochs": 2.0}}, "schedule.epochs needs rows of one length"),
-        (
-            [{"until_step": 9, "mixture_weights": {"a": 1, "b": 2}}],
-            {"schedule": {"epochs": 2.0}, "data": {"mixture": {"a": "x", "b": "y"}}},
-            "schedule.epochs needs rows of one length and one mixture, and",
-        ),
+        ([OF_A], {}, "names a, but there are no sources, because data.mix"),
+        ([OF_A], TWO, "gives b no weight, nor does data.mixture. Fix: give each source one"),
+        ([{"until_step": 9, "seq_len": 64}], EPOCHS, "schedule.epochs needs rows of one length"),
+        ([{"until_step": 9, "mixture_weights": {"a": 1, "b": 2}}], EPOCHS | TWO, "one length and one mixture, and"),
     ],
 )
 def test_phases_that_cannot_be_are_refused_in_one_line(
@@ -97,9 +82,6 @@ def test_phases_that_cannot_be_are_refused_in_one_line(
     with pytest.raises(ConfigError) as refused:
         build(phases, **keys)
     assert why in str(refused.value) and str(refused.value).count("\n") == 0
-
-
-# ---- which text ----------------------------------------------------------------------------------------------------
 
 
 def phased(config: Config, **keys: Any) -> RunConfig:

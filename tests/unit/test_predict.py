@@ -219,12 +219,8 @@ def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
         sides[1].append(said.end_logits[0].numpy())
     starts, ends = map(np.concatenate, sides)
     # Length, windows and whether there may be no answer are those of training, for the exported folder too.
-    assert model.config.task_specific_params["question-answering"] == {
-        "max_seq_len": 64,
-        "doc_stride": task.doc_stride,
-        "max_answer_len": task.max_answer_length,
-        "handle_impossible_answer": True,
-    }
+    lengths = {"max_seq_len": 64, "doc_stride": task.doc_stride, "max_answer_len": task.max_answer_length}
+    assert model.config.task_specific_params["question-answering"] == {**lengths, "handle_impossible_answer": True}
     out, answers = tmp_path / "out.csv", tmp_path / "answers.json"
     for extra, none in (((), True), (("--always-answer",), False)):
         expected = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=none)
@@ -243,65 +239,50 @@ def test_mistakes_are_one_line_and_write_nothing(
     run = finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer)
     plain = finished_run(tmp_path / "plain", shape("roberta", "masked_lm"), tokenizer)
     tagger = finished_run(tmp_path / "tagger", shape("roberta", "token_classification"), tokenizer)
-    good, other, gap = (tmp_path / name for name in ("good.csv", "other.csv", "gap.csv"))
-    good.write_text("text\nA fox.\n")
-    other.write_text("body\nA fox.\n")
-    gap.write_text("text\nA fox.\n ,\n")
-    gap.write_text('text\nA fox.\n" "\nA dog.\n')
-    out = tmp_path / "out.csv"
     asks = finished_run(tmp_path / "asks", shape("roberta", "question_answering"), tokenizer)
     asked = '"question": "Who?", "context": "A fox."}\n'
-    (tmp_path / "ids.jsonl").write_text(f'{{"id": 7, {asked}' * 2)
-    (tmp_path / "no_ids.jsonl").write_text("{" + asked)
-    (tmp_path / "long.jsonl").write_text("{" + asked.replace("Who?", "the " * 20))
-    answers = tmp_path / "answers.json"
+    files = {
+        "good.csv": "text\nA fox.\n",
+        "other.csv": "body\nA fox.\n",
+        "gap.csv": 'text\nA fox.\n" "\nA dog.\n',
+        "ids.jsonl": f'{{"id": 7, {asked}' * 2,
+        "no_ids.jsonl": "{" + asked,
+        "long.jsonl": "{" + asked.replace("Who?", "the " * 20),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    good, other, gap, ids, no_ids, long = (tmp_path / name for name in files)
+    out, answers = tmp_path / "out.csv", tmp_path / "answers.json"
     cases: list[tuple[tuple[Any, ...], str]] = [
-        ((run, "--input", good, "--to", answers), "is of a kind that cannot be written"),
-        ((asks, "--input", tmp_path / "ids.jsonl", "--to", answers), "ids.jsonl:2: has the id of line 1, '7', under"),
-        ((asks, "--input", tmp_path / "no_ids.jsonl", "--to", answers), "no_ids.jsonl:1: has no id, under which"),
-        ((plain, "--input", good), "is a RobertaForMaskedLM, which has learned no task. Fix: fine-tune it first"),
+        ((run, good, "--to", answers), "is of a kind that cannot be written"),
+        ((asks, ids, "--to", answers), "ids.jsonl:2: has the id of line 1, '7', under"),
+        ((asks, no_ids, "--to", answers), "no_ids.jsonl:1: has no id, under which"),
+        ((plain, good), "is a RobertaForMaskedLM, which has learned no task. Fix: fine-tune it first"),
+        ((run, other), "no column with a usual name for the text (columns: body). Fix: name it as --text-column,"),
+        ((run, other, "--text-column", "sentence"), "has no column 'sentence' (columns: body). Fix: name another as"),
+        ((run, gap), "gap.csv:3: column 'text' is empty. Fix: write a text there, or delete the record, or --on"),
+        ((run, good, "--max-seq-len", 65), "but the model reads 64. Fix: set --max-seq-len to 64 or less"),
+        ((run, good, "--no-answer"), "--no-answer is for questions, not for single_label_classification"),
         (
-            (run, "--input", other),
-            "no column with a usual name for the text (columns: body). Fix: name it as --text-column,",
+            (asks, long, "--max-seq-len", 16),
+            "leave 0 of a row's 16 for the context, and windows share 5. Fix: set --max",
         ),
-        (
-            (run, "--input", other, "--text-column", "sentence"),
-            "has no column 'sentence' (columns: body). Fix: name another as",
-        ),
-        (
-            (run, "--input", gap),
-            "gap.csv:3: column 'text' is empty. Fix: write a text there, or delete the record, or --on",
-        ),
-        (
-            (run, "--input", good, "--max-seq-len", 65),
-            f"{run}: rows of 65 tokens were requested, but the model reads 64. Fix: set --max-seq-len to 64 or less",
-        ),
-        ((run, "--input", good, "--no-answer"), "--no-answer is for questions, not for single_label_classification"),
-        (
-            (asks, "--input", tmp_path / "long.jsonl", "--max-seq-len", 16),
-            "long.jsonl:1: the question's 22 tokens leave 0 of a row's 16 for the context, and windows share 5. "
-            "Fix: set --max-seq-len to 40 or more, or --on-bad-input skip",
-        ),
-        ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it as --text-column\n"),
-        ((run, "--input", tmp_path / "none.csv"), "none.csv"),
-        ((tagger, "--input", good), "is of a kind that cannot be written"),
-        ((run, "--input", good, "--to", good), "is also the input"),
-        ((run, "--input", good, "--text-pair", "b"), "--text-pair is given without --text-column"),
-        (
-            (run, "--input", good, "--text-column", 0, "--text-pair", "title"),
-            "good.csv: the texts: columns are given partly by number and partly by name. Fix: give numbers for files",
-        ),
+        ((run, tmp_path / "none.csv"), "none.csv"),
+        ((tagger, good), "is of a kind that cannot be written"),
+        ((run, good, "--to", good), "is also the input"),
+        ((run, good, "--text-pair", "b"), "--text-pair is given without --text-column"),
+        ((run, good, "--text-column", 0, "--text-pair", "title"), "are given partly by number and partly by name. Fix"),
     ]
-    for words, said in cases:
-        given = [*words, *(() if "--to" in words else ("--to", out))]
-        assert command(["predict", *map(str, given)]) == 2, given
+    for (model, source, *options), said in cases:
+        given = ["predict", model, "--input", source, *options, *(() if "--to" in options else ("--to", out))]
+        assert command([*map(str, given)]) == 2, given
         error = capfd.readouterr().err.splitlines()[-1]
         assert said in f"{error}\n" and error.startswith("error: ") and not out.exists(), error
-    long = ["predict", str(asks), "--input", str(tmp_path / "long.jsonl"), "--to", str(out), "--max-seq-len", "40"]
-    assert command(long) == 0
+    cut = ["predict", str(asks), "--input", str(long), "--to", str(out), "--max-seq-len"]
+    assert command([*cut, "40"]) == 0
     capfd.readouterr()
-    (tmp_path / "long.jsonl").write_text("{" + asked + "{" + asked.replace("Who?", "the " * 20) + "{" + asked)
-    assert command([*long[:-1], "16", "--on-bad-input", "skip"]) == 0
+    long.write_text(files["no_ids.jsonl"] + files["long.jsonl"] + files["no_ids.jsonl"])
+    assert command([*cut, "16", "--on-bad-input", "skip"]) == 0
     assert "long.jsonl:2 is left out: the question's 22 tokens leave 0 of a row's 16" in capfd.readouterr().err
     assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "1", "3"]
     assert command(["predict", str(run), "--input", str(gap), "--to", str(out), "--on-bad-input", "skip"]) == 0
@@ -362,19 +343,9 @@ def test_evaluate_judges_fine_tuned_models(
     assert command(["evaluate", str(tmp_path / "model"), "--input", *by_number, "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == 22 / 25
     mistakes: list[tuple[list[str], str]] = [
-        (
-            [],
-            "has neither data.test nor data.validation; its results.json lists the scores on its held-out examples",
-        ),
-        (
-            ["--input", str(texts)],
-            f"{texts}:1: has no column with a usual name for the labels (columns: text). Fix: name it as --label",
-        ),
-        (
-            ["--input", str(gold), "--text-column", "x"],
-            "has no column 'x' (columns: text, label). Fix: name another as --text-column",
-        ),
-        (["--input", str(gold), "--text-pair", "label"], "--text-pair is given without --text-column"),
+        ([], "has neither data.test nor data.validation; its results.json lists the scores on its held-out exam"),
+        (["--input", str(texts)], f"{texts}:1: has no column with a usual name for the labels (columns: text). Fix"),
+        (["--input", str(gold), "--text-column", "x"], "has no column 'x' (columns: text, label). Fix: name another"),
         (["--store", "s", "--label", "label"], "without a masked-LM head"),
     ]
     for given, what in mistakes:

@@ -1,4 +1,4 @@
-"""What a run writes for its report, and the report."""
+"""What a run writes for its report, the report, and its parts of runs of which only that is known."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import math
 import random
 import re
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,24 @@ import numpy as np
 import pytest
 from conftest import small_config
 from html_page import Page
+from made_record import made_record
 from reference.stored import documents_of
 
+from maskwright.config import recipes
+from maskwright.config.finetuning import build_finetune_config, read_finetune_config
+from maskwright.config.pretraining import build_config, read_config
+from maskwright.config.settings import flat, parse_yaml, put
 from maskwright.core import extras
 from maskwright.core.console import several
-from maskwright.core.errors import InputError, StoppedEarly
+from maskwright.core.errors import StoppedEarly
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.report import configuration, curves, incidents, plots
+from maskwright.monitor.status import RunReport
+from maskwright.report import background, configuration, curves, incidents, plots, training
 from maskwright.report.curves import COLUMNS, Curve, Level, Panel, stack, thinned
+from maskwright.report.document import Code, Drawing, Facts, Folded
 from maskwright.report.page import contents, write
 from maskwright.report.run import RecordedRun, read, read_all
 from maskwright.report.words import span
@@ -75,9 +84,7 @@ def folder(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store: TokenStore) -> None:
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     told = [(line["event"], line["step"]) for line in lines if line["event"] != "saved"]
-    assert told == [
-        ("started", 0), ("ended", 10), ("started", 10), ("spiked", 30), ("ended", 40)
-    ]  # fmt: skip
+    assert told == [("started", 0), ("ended", 10), ("started", 10), ("spiked", 30), ("ended", 40)]
     assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
     assert (lines[-1]["phase"], lines[-1]["exit"]) == ("done", 0)
     saved = {line["step"] for line in lines if line["event"] == "saved"}
@@ -106,18 +113,9 @@ def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> No
     losses = [line["valid_loss"] for line in run.metrics if "valid_loss" in line]
     baseline = run.card["unigram"][""]["loss"]
     for words in (
-        *(
-            f"Held-out loss{losses[-1]:.3f}",
-            f"unigram baseline {baseline:.3f}",
-            f"Perplexity{math.exp(losses[-1]):,.1f}",
-        ),
-        *(
-            "ln V 5.99",
-            "clipped above 1",
-            f"Cost${3.0 * (run.seconds or 0) / 3600:.2f}",
-            "The loss spiked at step 30",
-            "in 2 starts",
-        ),
+        *(f"Held-out loss{losses[-1]:.3f}", f"unigram baseline {baseline:.3f}", "ln V 5.99", "clipped above 1"),
+        *(f"Perplexity{math.exp(losses[-1]):,.1f}", f"Cost${3.0 * (run.seconds or 0) / 3600:.2f}"),
+        *("The loss spiked at step 30", "in 2 starts"),
         *("step 10 of 40 is saved", "maskwright pretrain config.yaml --run NEW"),
     ):
         assert words in page.text, words
@@ -132,7 +130,7 @@ def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> No
 def test_the_command_writes_a_page_of_several_runs(
     folder: Path, tmp_path: Path, call: Callable[..., tuple[int, str]]
 ) -> None:
-    other = tmp_path / "other"
+    other = tmp_path / "else" / "run"
     shutil.copytree(folder, other)
     record = json.loads((other / "config.resolved.json").read_text())
     record["config"] |= {"optimizer.learning_rate": 0.5, "optimizer.weight_decay": 0.010000001, "seed": 3}
@@ -142,6 +140,8 @@ def test_the_command_writes_a_page_of_several_runs(
     said = Page(out.read_text()).text
     assert "Keys in which the runs differ" in said and "optimizer.learning_rate0.0030.5" in said
     assert "optimizer.weight_decay0.010.010000001" in said and "seed03" in said
+    names = [run.name for run in read_all([str(folder), str(other)])]
+    assert len(set(names)) == 2 and names[1] == "else/run"
 
 
 def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
@@ -185,7 +185,7 @@ def test_what_is_no_run_is_one_line_and_exit_2(
         ((tmp_path / "empty",), "is not there, or is empty"),
         ((tmp_path / "compared",), "open its verdict.html"),
         ((broken,), "is not a run's record"),
-        ((folder, folder), "is given twice"),
+        ((folder, f"{folder}/"), "is given twice"),
         ((folder, "--to", tmp_path / "page.pdf"), "ends with .pdf"),
         ((folder, "--to", tmp_path / "none" / "page.html"), f"{tmp_path}/none: there is no such"),
         ((folder, "--to", tmp_path / "compared.html"), "compared.html: is a folder"),
@@ -235,7 +235,6 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     start = next(line for line in lines if line["event"] == "started")
     for events, told in (
         ("sss", "2 restarts (each after a kill)"),
-        ("ssse", "2 restarts (each after a kill)"),
         ("sess", "2 restarts (1 after a kill)"),
         ("sesss", "3 restarts (2 after kills)"),
         ("ses", "1 restart,"),
@@ -267,10 +266,8 @@ def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> No
 )
 def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None:
     for height, may_be_log in ((60, False), (240, True)):
-        panel = Panel(
-            "x", [Curve("a", [*enumerate(values)])], [Level("line", max(values))], (), height, False, may_be_log
-        )
-        heights = curves._heights(panel)
+        curve, level = Curve("a", [*enumerate(values)]), Level("line", max(values))
+        heights = curves._heights(Panel("x", [curve], [level], (), height, False, may_be_log))
         assert heights.share(min(values)) >= 0.0 and heights.share(max(values)) <= 1.0
         assert 2 <= len(heights.marks()) <= height // curves.BETWEEN_MARKS + 3
         labels = [heights.label(mark) for mark in heights.marks()]
@@ -280,20 +277,13 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
 def test_values_are_written_as_in_a_yaml() -> None:
     phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "seq_len": 64}]
     assert configuration.shown(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, seq_len: 64}]"
-    assert [configuration.shown(one) for one in (None, True, 4e-5, ["wandb"])] == [
-        "not set",
-        "true",
-        "4e-05",
-        "[wandb]",
-    ]
+    assert [*map(configuration.shown, (None, True, 4e-5, ["wandb"]))] == ["not set", "true", "4e-05", "[wandb]"]
 
 
 def test_numbers_and_their_nouns_agree() -> None:
     counts = [several(count, "process", "processes") for count in (0, 1, 2, 1_000)]
     assert counts == ["0 processes", "1 process", "2 processes", "1,000 processes"]
-    assert [span(low, high, "token") for low, high in ((0, 0), (1, 1), (2, 3))] == [
-        "0 tokens", "1 token", "2 to 3 tokens"
-    ]  # fmt: skip
+    assert [span(*ends, "token") for ends in ((1, 1), (2, 3))] == ["1 token", "2 to 3 tokens"]
     assert "<b>1 document</b>" in plots.bars({"en": 1, "de": 2}, "document")
 
 
@@ -339,15 +329,6 @@ def test_languages_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pyt
     assert data_card.languages_of(store, split) is None
 
 
-def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> None:
-    other = tmp_path / "else" / "run"
-    shutil.copytree(folder, other)
-    names = [run.name for run in read_all([str(folder), str(other)])]
-    assert len(set(names)) == 2 and names[1] == "else/run"
-    with pytest.raises(InputError, match="given twice"):
-        read_all([str(other), f"{other}/"])
-
-
 def test_a_repository_of_the_users_around_the_package_is_not_its_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,3 +342,113 @@ def test_a_repository_of_the_users_around_the_package_is_not_its_revision(
     monkeypatch.setattr(engine.maskwright, "__file__", str(tmp_path / "src/maskwright/__init__.py"))
     with pytest.raises(ZeroDivisionError):
         engine._revision()
+
+
+def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> RecordedRun:
+    """A run of which this is known."""
+    record = made_record("finetune" if finetuning else "pretrain")
+    look = RunReport(name, "done", "", "", 0.0, None, None)
+    return replace(RecordedRun(name, look, record, {}, {}, metrics, [], {}, None, {}), **more)
+
+
+PRETRAINING = "data: {store: s}\nschedule: {steps: 10}\noptimizer: {learning_rate: 0.004}\n"
+FINETUNING = "data: {train: a.csv}\nmodel: {init_from: m}\ntask: {labels: [no, yes]}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        (PRETRAINING, {}),
+        (PRETRAINING, {"optimizer.weight_decay": 0.012345678, "optimizer.learning_rate": 0.0040000001}),
+        (PRETRAINING, {"optimizer.max_grad_norm": None, "optimizer.eps": 1e-12, "logging.report_to": ["wandb"]}),
+        (PRETRAINING, {"phases": [{"until_share": 0.5, "seq_len": 64}], "logging.report_to": []}),
+        (PRETRAINING, {"data.store": "it's $HOME, 100% [mine]: \x7f\u2028\U0001f600", "model.init_from": "1e-3"}),
+        (PRETRAINING, {"data.store": None, "data.mixture": {"en": "gs://en", "no": {"store": "b", "max_epochs": 2.5}}}),
+        ("data: {mixture: a/en:b/sw}\nschedule: {epochs: 2}\n", {"schedule.epochs": None, "schedule.steps": 7}),
+        ("nano", {"data.store": "true", "optimizer.beta2": 0.1 + 0.2}),
+        (None, {"data.store": "s", "schedule.steps": 9, "data.arrow.column": "~", "data.validation": {"a": "b"}}),
+        (FINETUNING, {"optimizer.class_weights": {"no": 0.5, "yes": 1 / 3}, "schedule.steps": 9}),
+        (FINETUNING, {"task.labels": {"1": "yes", "0": "no"}, "model.init_from": None, "model.tokenizer": "t"}),
+    ],
+)
+def test_the_printed_command_makes_exactly_the_same_configuration(
+    given: str | None, changed: dict[str, Any], tmp_path: Path
+) -> None:
+    finetuning = given == FINETUNING
+    base = recipes.read(given) if given == "nano" else given
+    values = parse_yaml(base or "{}", "config.yaml")
+    for key, value in changed.items():
+        put(values, key, value, key)
+    build, read_again = (build_finetune_config, read_finetune_config) if finetuning else (build_config, read_config)
+    made = json.loads(json.dumps(flat(build(values, "config.yaml"))))
+    record = made_record("finetune" if finetuning else "pretrain", made)
+    run = recorded("r", [], record=record, config_text=base)
+    code, *folded = configuration.how_to_repeat(run)
+    assert isinstance(code, Code)
+    words = shlex.split(code.text.splitlines()[0])
+    of_kind = ["finetune" if finetuning else "pretrain", "nano" if given == "nano" else "config.yaml"]
+    assert words[1:5] == [*of_kind, "--run", "NEW"]
+    place = words[2]
+    if folded:
+        (block,) = folded
+        assert isinstance(block, Folded) and isinstance(block.blocks[0], Code)
+        (tmp_path / "config.yaml").write_text(block.blocks[0].text)
+        place = str(tmp_path / "config.yaml")
+    assert words[5::2] == ["--set"] * (len(words[5:]) // 2)
+    again = read_again(place, words[6::2])
+    assert json.loads(json.dumps(flat(again))) == made
+    if not changed:
+        assert words[5:] == []
+
+
+LOGGED = [
+    {"step": step, "loss": 9.0 - step / 100, "learning_rate": 1e-3, "tokens_per_second": 12_345.0}
+    for step in range(10, 401, 10)
+]
+
+
+def test_the_preparation_is_printed_as_it_was_typed() -> None:
+    def said(**source: Any) -> list[str]:
+        card = {"kind": "text", "sources": [{"location": "s", "splits": {}, **source}]}
+        run = recorded("r", [], record=made_record(keys={"seed": 3}), card=card)
+        (code, *_), (facts, *_) = configuration.how_to_repeat(run), background.data(run)
+        assert isinstance(code, Code) and isinstance(facts, Facts)
+        return [*code.text.splitlines()[:-2], dict(facts.rows)["Prepared with"]]
+
+    words, line = ["data", "prepare", "a b", "--to", "s"], "maskwright data prepare 'a b' --to s"
+    assert said(command=words) == [line, line]
+    assert said(command=words, location="gs://b/s") == [line, "# its result was then copied to gs://b/s", line]
+    assert said(command=words, command_words=9)[0] == f"{line} # and 4 more words: the store's manifest lists all"
+    options = {"valid_fraction": 0.1, "cleaning": {"languages": ["en"], "near_duplicates": None}}
+    assert said(location="a\nb", options=options) == [
+        "# a b must exist: no command was recorded that makes it",
+        "valid_fraction: 0.1; cleaning: {languages: [en]}",
+    ]
+
+
+def test_a_card_says_languages_where_they_were_counted() -> None:
+    for known, said in (
+        ({"en": 970, "de": 20, "fr": 6, "sw": 4}, "en 97.0%, de 2.0%, other 1.0% (of 1,000 evenly spaced documents"),
+        ({"sw": 8}, "sw 100.0% (of 8 evenly"),
+        ({}, None),
+        (None, None),
+    ):
+        totals = {"documents": 3, "tokens": 9}
+        card = {"kind": "text", "sources": [{"splits": {"train": totals, "valid": totals}, "languages": known}]}
+        (facts, *_) = background.data(recorded("one", [], card=card))
+        assert isinstance(facts, Facts)
+        told = dict(facts.rows).get("Languages")
+        assert told is said is None or (told or "").startswith(said or "nothing")
+        assert any(line.startswith("languages: ") for line in background.in_short(card)) == bool(known)
+
+
+def test_several_runs_have_marks_of_their_own_colours() -> None:
+    happened: list[dict[str, Any]] = [{"event": "saved", "step": 5}, {"event": "spiked", "step": 200, "loss": 30.0}]
+    happened += [{"event": "started", "step": step, "attempt": 1 + step // 100} for step in (0, 100)]
+    runs = [recorded(name, LOGGED, history=happened) for name in ("one", "two")]
+    (drawn, *_) = training.curves(runs)
+    assert isinstance(drawn, Drawing)
+    page = Page(drawn.html)
+    marks = {line["class"] for line in page.all("line") if "tick" in (line.get("class") or "")}
+    assert marks == {f"tick {kind} own s{place}" for kind in ("started", "spiked") for place in (0, 1)}
+    assert "two: attempt 2 from step 100" in page.text and drawn.legend.count("restart") == 1

@@ -1,4 +1,4 @@
-"""Parts of a work in processes of one command, and of several that share a folder."""
+"""Parts of a work in processes of one command, and of several that share a folder; errors that a launcher passes on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from runners import sent
 
 from maskwright.core import errors, lease
 from maskwright.core.console import progress
-from maskwright.core.errors import InputError, Locked, MaskwrightError
+from maskwright.core.errors import EndedAsAsked, HealthError, InputError, JobError, Locked, MaskwrightError, as_record
 from maskwright.core.lease import WATCH_SECONDS
 from maskwright.core.pids import this_pid_space
 from maskwright.processes import claims, runner
 from maskwright.processes.claims import joined
+from maskwright.processes.parent import ERROR_FILE, pass_error_on, read_error, write_error
 from maskwright.processes.runner import Runner
 
 
@@ -83,9 +84,7 @@ def test_claims_of_living_processes_hold_and_those_of_dead_ones_are_free(
         others.free_dead()
         assert not others.take("a")
         command = re.escape(shlex.join(sys.argv)[:200])
-        with pytest.raises(
-            Locked, match=f"in use by process {os.getpid()} on .*, which has other .* options: {command}"
-        ):
+        with pytest.raises(Locked, match=f"in use by process {os.getpid()} on .* other .* options: {command}"):
             joined(folder, "another").__enter__()
         ours.give_back("a")
         assert others.take("a")
@@ -134,3 +133,38 @@ def test_a_script_that_prepares_much_does_not_run_again_in_its_processes(tmp_pat
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert (ran.stdout, ran.returncode) == ("begins\n{0: 2, 1: 4}\n", 0), ran.stderr
+
+
+HEARD = JobError("rank 0: the loss is not finite", 3)
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        ([HEARD, HealthError("the loss is not finite")], HealthError),  # who heard of it was the first to end
+        ([HealthError("the loss is not finite"), HEARD], HealthError),
+        ([HealthError("the loss is not finite"), InputError("is too late")], HealthError),
+        ([HEARD], JobError),
+    ],
+)
+def test_who_failed_comes_before_who_heard_of_it(
+    ended: list[MaskwrightError], told: type[MaskwrightError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own.json"
+    monkeypatch.setenv(ERROR_FILE, str(own))
+    pass_error_on(str(tmp_path / "killed.json"))
+    assert read_error(str(own)) is None
+    for number, error in enumerate(ended):
+        (tmp_path / f"{number}.json").write_text(json.dumps(as_record(error)))
+        pass_error_on(str(tmp_path / f"{number}.json"))
+    assert type(read_error(str(own))) is told
+
+
+def test_why_a_process_was_stopped_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, of_process = tmp_path / "own.json", tmp_path / "0.json"
+    monkeypatch.setenv(ERROR_FILE, str(own))
+    of_process.write_text(json.dumps(as_record(EndedAsAsked("--stop-after-steps 3: stopped", reason="limit"))))
+    pass_error_on(str(of_process))
+    write_error(EndedAsAsked("2 processes: stopped as asked"))
+    told = read_error(str(own))
+    assert isinstance(told, EndedAsAsked) and told.reason == "limit"

@@ -87,9 +87,6 @@ def test_files_are_those_of_the_library_fed_with_the_text(
         assert (tmp_path / "new" / path.name).read_bytes() == path.read_bytes()
 
 
-# ---- which documents -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def documents() -> list[str]:
     generator = random.Random(2)
@@ -104,9 +101,8 @@ def written(folder: Path, documents: list[str]) -> Callable[[], Iterator[Sources
     (folder / "b").mkdir()
     with gzip.open(folder / "b" / "1.txt.gz", "wt") as file:
         file.writelines(lines[100:])
-    (folder / "b" / "2.jsonl").write_text(
-        "".join(json.dumps({"text": t, "more": "x" * 90}) + "\n" for t in documents[:100])
-    )
+    records = (json.dumps({"text": text, "more": "x" * 90}) for text in documents[:100])
+    (folder / "b" / "2.jsonl").write_text("\n".join(records))
     return lambda: (Sources([str(folder / name)], layout="lines") for name in ("a.txt", "b"))
 
 
@@ -127,18 +123,6 @@ def test_a_sample_is_of_the_text_alone(
             assert all(piece.is_first and piece.document == text_key(piece.text.encode()) for piece in found)
             told = capsys.readouterr().err
             assert ("chosen by a hash of the documents' text" in told) == (most < size)
-
-
-def test_the_same_documents_give_the_same_tokenizer(documents: list[str], tmp_path: Path) -> None:
-    sources = written(tmp_path / "text", documents)
-    for number, one in enumerate(sources()):
-        train_tokenizer(one, str(tmp_path / f"tokenizer{number}"), vocab_size=300, max_bytes=9_000)
-        make_tokenizer(one, str(tmp_path / f"letters{number}"), "characters", max_bytes=300)
-    for name in ("tokenizer", "letters"):
-        first, second = ((tmp_path / f"{name}{number}" / "tokenizer.json").read_bytes() for number in (0, 1))
-        assert first == second
-    special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
-    assert set(json.loads(first)["model"]["vocab"]) < {*"".join(documents)} | special
 
 
 def test_a_long_document_is_taken_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +149,6 @@ def test_more_than_the_library_can_count_is_refused(corpus: Path, tokenizer: str
         with pytest.raises(InputError, match="--max-bytes 2147483648 is too large.*2147483647"):
             make()
     assert not (tmp_path / "t").exists()
-
-
-# ---- memory ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_text_of_too_many_words_is_halved_until_they_fit(

@@ -69,11 +69,8 @@ def work():
 """
 
 
-def test_a_library_that_catches_everything_is_ended_all_the_same() -> None:
+def test_who_catches_everything_is_ended_all_the_same_unless_it_is_ours() -> None:
     assert ended_by(function_of("library", CAUGHT)) == "SIGTERM"
-
-
-def test_a_function_of_ours_that_catches_it_goes_on() -> None:
     assert function_of("maskwright.some", CAUGHT)() == "went on"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from made_record import made_record
+from made_record import made_record, saved
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import (
@@ -35,11 +35,6 @@ from maskwright.tasks.start.opened import opened
 from maskwright.training.stop import StopRequest
 
 SHAPE = asdict(ModelConfig(400, 32, 2, 2, 64, 34))
-
-
-def saved(folder: Path, step: int) -> None:
-    (folder / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-    (folder / "checkpoints" / f"step-{step:08d}" / "MANIFEST.json").write_text("{}")
 
 
 @pytest.mark.parametrize(

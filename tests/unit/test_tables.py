@@ -87,12 +87,7 @@ CASES: list[tuple[str, str | bytes, dict[str, Any], Found]] = [
     ("a.csv", rows(*BOTH[1:]), NUMBERS, READ_RECORDS),
     ("a.csv", rows(*BOTH[1:], delimiter=";"), NUMBERS, READ_RECORDS),
     ("a.csv", rows(["0", "1"], *BOTH[1:]), NUMBERS, READ),
-    (
-        "a.csv",
-        "id;text, long;label\n" + rows(["1", ONE, "a"], ["2", TWO, "b"], delimiter=";"),
-        {"text": "text, long", "label": "label"},
-        READ,
-    ),
+    ("a.csv", "text, long;label\n" + rows(*BOTH[1:], delimiter=";"), {"text": "text, long", "label": "label"}, READ),
     ("a.csv", rows(HEADER, [ONE, "a"], [HUGE, "b"]), {}, [(ONE, 2), (HUGE, 3)]),
     ("a.csv", rows(HEADER, [ONE, "a"], [TWO]), {}, "FILE:3: has 1 column, but the first row has 2"),
     ("a.csv", "text;label\n" + "x;a\n" * 30 + "x\n", {}, "FILE:32: has 1 column, but the first row has 2"),
@@ -116,7 +111,6 @@ CASES: list[tuple[str, str | bytes, dict[str, Any], Found]] = [
     ("a.csv", rows(*BOTH).encode("utf-32"), {}, "FILE:1:1: is UTF-32"),
     ("a.csv", b"\x7fELF\0\xff\n" * 3, {}, "FILE: is binary, not text"),
     ("a.csv", b"\x80\x05\x95 of pandas", {}, "FILE: is a pickle, which can run any program when it is opened"),
-    ("a.pkl", b"\x80\x05\x95 of pandas", {}, "FILE: is a pickle, which can run any program when it is opened"),
     ("a.xlsx", b"PK\x03\x04", {}, "FILE: is a zip archive, as .docx, .xlsx and .epub are"),
     ("a.csv", "sep=;\n" + rows(*BOTH, delimiter=";"), {}, [(ONE, 3), (TWO, 4)]),
     ("a.csv", '"sep=:"\n' + rows(HEADER, [ONE, "a"], delimiter=":"), {}, [(ONE, 3)]),
@@ -145,9 +139,8 @@ def test_an_odd_file_gets_one_answer(
             assert isinstance(found, str) and found.startswith(expected), read
         else:
             wanted = [(" ".join(text.split()), line) for text, line in expected]
-            assert found == wanted or (
-                read is as_evaluation and found == [one for one in wanted if len(one[0]) > 20]
-            ), read
+            wanted = [one for one in wanted if read is not as_evaluation or len(one[0]) > 20]
+            assert found == wanted, read
 
 
 def test_a_column_that_is_there_twice_loses_nothing_where_all_are_read(tmp_path: Path) -> None:
@@ -191,13 +184,6 @@ def test_a_file_without_records_is_no_error_of_its_columns(tmp_path: Path) -> No
         assert name == "a.json" or as_text(tmp_path / name, {}) == []
     (tmp_path / "a.jsonl").write_text("{}\n" + LINES)
     assert answer(as_text, tmp_path / "a.jsonl", {}) == "FILE:1: has no 'text' (keys: )"
-
-
-def test_lines_behind_one_that_is_left_out_keep_their_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"text,label\nfirst,a\nbad \xff,a\nragged\nlast,b\n")
-    sources = Sources([str(path)], on_bad_input="skip")
-    assert [(document.text, document.line) for document in sources] == [("first", 2), ("last", 5)]
 
 
 def test_a_guessed_delimiter_is_said_once_for_many_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

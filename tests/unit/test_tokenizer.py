@@ -37,10 +37,7 @@ def test_bad_requests_are_refused(corpus: Path, tokenizer: str, tmp_path: Path) 
         train_tokenizer(sources, str(tmp_path / "t"), vocab_size=100)
     with pytest.raises(InputError, match="is not empty"):
         train_tokenizer(sources, tokenizer)
-    for name, content, said in (
-        ("blank.txt", "\n\n\n", "holds no text"),
-        ("blank.jsonl", '{"text": " "}', "holds no documents"),
-    ):
+    for name, content, said in (("a.txt", "\n\n\n", "no text"), ("a.jsonl", '{"text": " "}', "no documents")):
         (tmp_path / name).write_text(content)
         with pytest.raises(SourceError, match=said):
             train_tokenizer(Sources([str(tmp_path / name)]), str(tmp_path / "t"))
@@ -67,13 +64,11 @@ def test_a_folder_with_anything_in_it_is_not_written_to_and_a_failure_leaves_non
 
 
 def variant(tokenizer: str, folder: Path, **changes: object) -> str:
+    """A folder of `tokenizer.json` alone, in which a part, or a `part__key`, is another."""
     content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
     for dotted, value in changes.items():
-        part, _, name = dotted.partition("__")
-        if name:
-            content[part][name] = value
-        else:
-            content[part] = value
+        *parts, name = dotted.split("__")
+        (content[parts[0]] if parts else content)[name] = value
     folder.mkdir()
     (folder / "tokenizer.json").write_text(json.dumps(content))
     return str(folder)
@@ -99,16 +94,14 @@ def test_fingerprint_sees_every_rule_that_changes_ids(tokenizer: str, tmp_path: 
 
 
 def test_tokenizers_that_are_not_byte_level_or_not_repeatable_are_refused(tokenizer: str, tmp_path: Path) -> None:
-    for number, (changes, words) in enumerate(
-        [
-            ({"pre_tokenizer": None}, "neither splits text into bytes nor writes spaces as ▁"),
-            ({"pre_tokenizer": {"type": "Metaspace"}}, "writes spaces as ▁, but no token begins with it"),
-            ({"model__dropout": 0.1}, "has BPE dropout"),
-            ({"added_tokens": None}, "has no mask_token"),
-        ]
+    for words, part, value in (
+        ("neither splits text into bytes nor writes spaces as ▁", "pre_tokenizer", None),
+        ("writes spaces as ▁, but no token begins with it", "pre_tokenizer", {"type": "Metaspace"}),
+        ("has BPE dropout", "model__dropout", 0.1),
+        ("has no mask_token", "added_tokens", None),
     ):
         with pytest.raises(TokenizerError, match=words):
-            read_vocabulary(variant(tokenizer, tmp_path / str(number), **changes))
+            read_vocabulary(variant(tokenizer, tmp_path / words, **{part: value}))
 
 
 def test_special_tokens_stay_text_even_when_not_marked_special(tokenizer: str, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def changed(source: str, folder: Path, change: Callable[[dict[str, Any]], Any], 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_of: Folder) -> None:
+def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_of: Folder, tmp_path: Path) -> None:
     folder = tokenizer_of(kind)
     found, auto = read_vocabulary(folder), transformers.AutoTokenizer.from_pretrained(folder)
     name, begin, end, ids, mask = EXPECTED[kind]
@@ -83,40 +83,19 @@ def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_
     assert (found.bos, found.pad, found.eos, found.unk) == ids
     assert (found.mask, found.size) == (auto.mask_token_id, len(auto))
     assert (found.bos, found.eos) == tuple(auto.convert_tokens_to_ids([begin, end]))
-    own = load_tokenizer(folder, special_tokens_are_text=False)
+    own, in_corpus = (load_tokenizer(folder, special_tokens_are_text=is_text) for is_text in (False, True))
     for text in [*ODD_TEXTS, f"a {mask} here, and{mask}there", ""]:
         framed = [found.bos, *own.encode(text, add_special_tokens=False).ids, found.eos]
         assert auto(text)["input_ids"] == framed, text
-
-
-@pytest.mark.parametrize(
-    "name, first",
-    [
-        ("CamembertTokenizer", ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]),
-        ("DebertaV2Tokenizer", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
-        ("AlbertTokenizer", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]),
-    ],
-)
-def test_folders_of_other_classes(name: str, first: list[str], tokenizer_of: Folder, tmp_path: Path) -> None:
-    content = json.loads(Path(tokenizer_of("xlm-roberta"), "tokenizer.json").read_text())
-    pieces = [(token, 0.0) for token in first] + [tuple(pair) for pair in content["model"]["vocab"][4:]]
-    getattr(transformers, name)(vocab=pieces).save_pretrained(tmp_path)
-    found, auto = read_vocabulary(str(tmp_path)), transformers.AutoTokenizer.from_pretrained(tmp_path)
-    own = load_tokenizer(str(tmp_path), special_tokens_are_text=False)
-    for text in [*ODD_TEXTS, f"a {found.mask_token} here"]:
-        assert auto(text)["input_ids"] == [found.bos, *own.encode(text, add_special_tokens=False).ids, found.eos]
-    ids = (auto.cls_token_id, auto.pad_token_id, auto.sep_token_id, auto.unk_token_id, auto.mask_token_id)
-    assert (found.bos, found.pad, found.eos, found.unk, found.mask) == ids
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_text_becomes_a_special_token(kind: str, tokenizer_of: Folder) -> None:
-    found, own = read_vocabulary(tokenizer_of(kind)), load_tokenizer(tokenizer_of(kind), special_tokens_are_text=True)
-    plain = load_tokenizer(tokenizer_of(kind), special_tokens_are_text=False)
     for text in [*ODD_TEXTS, "see <s>html</s> and [MASK] or<mask><pad>"]:
-        assert not set(own.encode(text, add_special_tokens=False).ids) & (found.special - {found.unk}), text
+        assert not set(in_corpus.encode(text, add_special_tokens=False).ids) & (found.special - {found.unk}), text
+    # Roles of a bare file are from its template and names, and older files do not name the kind.
+    shutil.copyfile(Path(folder, "tokenizer.json"), bare := tmp_path / "tokenizer.json")
+    older = changed(folder, tmp_path / "older", lambda content: content["model"].pop("type"))
+    assert [read_vocabulary(str(place)) for place in (tmp_path, bare, older)] == [found] * 3
     text = "The fox saw the garden, and then it rained."
-    assert own.encode(text, add_special_tokens=False).ids == plain.encode(text, add_special_tokens=False).ids
+    of_older = load_tokenizer(older, special_tokens_are_text=True)
+    assert of_older.encode(text).ids == in_corpus.encode(text).ids == own.encode(text).ids
 
 
 def real_texts() -> list[str]:
@@ -153,8 +132,18 @@ def test_words_are_those_of_word_ids(kind: str, tokenizer_of: Folder) -> None:
         assert 0.9 < same / words < 1.0
 
 
-@pytest.mark.parametrize("kind", ["modernbert", "bert", "xlm-roberta", "camembert", "gemma"])
-def test_fingerprint_sees_what_decides_ids(kind: str, tokenizer_of: Folder, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "of_model"),
+    [
+        ("modernbert", []),
+        ("bert", [{"max_input_chars_per_word": 50}, {"unk_token": "[PAD]"}]),
+        ("xlm-roberta", [{"unk_id": 2}, {"byte_fallback": True}]),
+        ("gemma", [{"byte_fallback": False}, {"fuse_unk": False}]),
+    ],
+)
+def test_fingerprint_sees_what_decides_ids(
+    kind: str, of_model: list[dict[str, Any]], tokenizer_of: Folder, tmp_path: Path
+) -> None:
     folder = tokenizer_of(kind)
     own = read_vocabulary(folder).fingerprint
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "same")
@@ -164,24 +153,13 @@ def test_fingerprint_sees_what_decides_ids(kind: str, tokenizer_of: Folder, tmp_
         own = [content["normalizer"]] if kind == "gemma" else []
         content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}
 
-    def scores(content: dict[str, Any]) -> None:
+    def score(content: dict[str, Any]) -> None:
         content["model"]["vocab"][-1][1] -= 0.5
 
-    def model(**values: Any) -> Callable[[dict[str, Any]], None]:
-        return lambda content: content["model"].update(values)
-
-    changes = {"lower": lower}
-    if kind in ("xlm-roberta", "camembert"):
-        changes |= {"scores": scores, "unk": model(unk_id=2), "bytes": model(byte_fallback=True)}
-    elif kind == "bert":
-        changes |= {"longest": model(max_input_chars_per_word=50), "unk": model(unk_token="[PAD]")}
-    elif kind == "gemma":
-        changes |= {"bytes": model(byte_fallback=False), "fuse": model(fuse_unk=False)}
-    prints = {
-        own,
-        *(read_vocabulary(changed(folder, tmp_path / name, one)).fingerprint for name, one in changes.items()),
-    }
-    assert len(prints) == len(changes) + 1
+    changes = [lower, *([score] if kind == "xlm-roberta" else [])]
+    changes += [lambda content, values=values: content["model"].update(values) for values in of_model]
+    others = [changed(folder, tmp_path / str(number), change) for number, change in enumerate(changes)]
+    assert len({own, *(read_vocabulary(other).fingerprint for other in others)}) == len(changes) + 1
 
 
 def test_fingerprints_of_byte_level_bpe_are_what_they_were(tokenizer: str) -> None:
@@ -206,11 +184,7 @@ def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
     assert inspect_tokenizer(str(tmp_path / "w"), many).unknown_tokens > 0
     (tmp_path / "few.txt").write_text("the old fox naps\nfoxes nap\n")
     few = Sources([str(tmp_path / "few.txt")], layout="lines")
-    for kind, least, what in (
-        ("wordpiece", 29, "12 characters"),
-        ("unigram", 18, "13 characters"),
-        ("bpe", 261, "256 b"),
-    ):
+    for kind, least, what in (("wordpiece", 29, "12 ch"), ("unigram", 18, "13 ch"), ("bpe", 261, "256 b")):
         with pytest.raises(InputError, match=f"at least {least}: 5 special tokens and .*{what}"):
             train_tokenizer(few, str(tmp_path / "t"), kind=kind, vocab_size=least - 1)
         assert train_tokenizer(few, str(tmp_path / kind), kind=kind, vocab_size=least).size == least
@@ -226,12 +200,7 @@ def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
         ("the old fox saw a café near the river and the", "wordpiece", True, ""),
         ("나는 학교에 갑니다", "wordpiece", True, ""),
         ("good ❤️ 👩‍👩‍👧", "wordpiece", True, ""),
-        (
-            "می‌روم به خانه",
-            "wordpiece",
-            False,
-            "which becomes میروم: words that differ in nothing else become one; train",
-        ),
+        ("می‌روم به خانه", "wordpiece", False, "which becomes میروم: words that differ in nothing else become one"),
         ("می‌روم به خانه", "unigram", False, ""),
     ],
 )
@@ -404,33 +373,11 @@ def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Fo
 # ---- roles ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_bare_file_has_its_roles_from_template_and_names(tokenizer_of: Folder, tmp_path: Path) -> None:
-    for kind in KINDS:
-        shutil.copyfile(Path(tokenizer_of(kind), "tokenizer.json"), tmp_path / "tokenizer.json")
-        for location in (tmp_path, tmp_path / "tokenizer.json"):
-            assert read_vocabulary(str(location)) == read_vocabulary(tokenizer_of(kind)), kind
-
-
-def test_older_files_do_not_name_the_kind(tokenizer_of: Folder, tmp_path: Path) -> None:
-    for kind in KINDS:
-        folder = changed(tokenizer_of(kind), tmp_path / kind, lambda content: content["model"].pop("type"))
-        assert read_vocabulary(folder) == read_vocabulary(tokenizer_of(kind)), kind
-        ids = [
-            load_tokenizer(one, special_tokens_are_text=True).encode("The fox.").ids
-            for one in (folder, tokenizer_of(kind))
-        ]
-        assert ids[0] == ids[1]
-
-
 def test_all_files_of_a_folder_are_copied(tokenizer_of: Folder, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(tokenizer_of("bert"), source)
-    (source / "chat_template.jinja").write_text("no")
-    for name in FILES:
-        (source / name).touch()
-    (source / "special_tokens_map.json").write_text("{}")
-    shutil.copyfile(Path(tokenizer_of("bert"), "tokenizer_config.json"), source / "tokenizer_config.json")
-    copy_tokenizer(str(source), str(tmp_path / "copy"))
+    shutil.copytree(tokenizer_of("bert"), tmp_path / "source")
+    for name in {*FILES, "chat_template.jinja"} - {path.name for path in (tmp_path / "source").iterdir()}:
+        (tmp_path / "source" / name).write_text("{}")
+    copy_tokenizer(str(tmp_path / "source"), str(tmp_path / "copy"))
     assert {path.name for path in (tmp_path / "copy").iterdir()} == {"tokenizer.json", *FILES}
 
 
@@ -443,24 +390,20 @@ def no_template(content: dict[str, Any]) -> None:
     content["post_processor"] = None
 
 
+def in_template(role: str, **values: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda content: content["post_processor"]["special_tokens"][role].update(values)
+
+
 @pytest.mark.parametrize(
     "change, name, words",
     [
         (lambda c: c.update(mask_token="<blank>"), "special_tokens_map.json", "mask_token is <blank> here, but"),
         (lambda c: c.update(pad_token="[MASK]"), "tokenizer_config.json", r"mask_token \[MASK\] is also its pad_token"),
         (lambda c: c.update(mask_token=7), "tokenizer_config.json", "mask_token is not a token"),
-        (
-            lambda c: c["post_processor"]["special_tokens"]["[SEP]"].update(id="[PAD]", tokens=["[PAD]"], ids=[0]),
-            "tokenizer.json",
-            r"template puts \[PAD\], but sep_token is \[SEP\]",
-        ),
+        (in_template("[SEP]", id="[PAD]", tokens=["[PAD]"], ids=[0]), "tokenizer.json", r"puts \[PAD\], but sep_token"),
         (lambda c: c["post_processor"]["single"].pop(), "tokenizer.json", "its template turns a text into '.CLS. TEXT"),
         (lambda c: c["post_processor"].update(special_tokens={}), "tokenizer.json", "post_processor that cannot be"),
-        (
-            lambda c: c["post_processor"]["special_tokens"]["[CLS]"].update(ids=[7]),
-            "tokenizer.json",
-            r"template gives \[CLS\] the id 7",
-        ),
+        (in_template("[CLS]", ids=[7]), "tokenizer.json", r"template gives \[CLS\] the id 7"),
         (lambda c: c["model"].update(unk_token="<nope>"), "tokenizer.json", "unk_token <nope> is not in the vocabular"),
         (lambda c: c["model"]["vocab"].update(x=2**40), "tokenizer.json", "an id that is not a small whole number"),
         (lambda c: c["model"].update(type="Other"), "tokenizer.json", "is a Other tokenizer"),

@@ -17,7 +17,6 @@ import torch
 from maskwright.config.pretraining import CheckpointSection
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
-from maskwright.core.storage import atomic_writer
 from maskwright.engines import ceiling
 from maskwright.engines.base import StepStats, TrainState
 from maskwright.engines.ceiling import SHAPES as ALL_SHAPES
@@ -82,9 +81,7 @@ def test_one_product_that_is_held_up_does_not_end_the_measurement(monkeypatch: p
     [
         (7.34e14, 1e9, ALL_SHAPES, 0.996),  # its clock is low for 50 ms, and 0.05 ms are lost each time
         (7.34e14, 2e8, ALL_SHAPES[:3], 0.987),  # no room for the largest
-        (1.3e14, 1e9, ALL_SHAPES[:3], 0.995),  # the third takes a millisecond
         (2e12, 1e9, ALL_SHAPES[:2], 0.995),  # a CPU
-        (3e11, 1e9, ((1024, 768, 3072), (512, 2048, 2048)), 0.995),  # some of its cores
         (9e10, 1e9, ((256, 768, 3072), (256, 2048, 2048)), 0.995),  # one of them
     ],
 )
@@ -156,6 +153,10 @@ def state(step: int, seed: int = 0) -> TrainState:
 
 def test_checkpoint_round_trip_and_keeping(tmp_path: Path) -> None:
     folder = str(tmp_path)
+    (tmp_path / "step-00000010").mkdir()
+    (tmp_path / "step-00000010" / "model.safetensors").write_bytes(b"half, of a killed save")
+    for absent in (folder, f"{folder}/none"):
+        assert checkpoint.load_newest(absent, set_aside=True) is None
     for step in (10, 20, 30):
         checkpoint.save(folder, state(step, seed=step), {"counters": {"tokens": step}}, keep=2)
     assert checkpoint.whole_steps(folder) == [20, 30]
@@ -191,15 +192,10 @@ def test_damaged_newest_is_named_and_the_one_before_used(
     message = capfd.readouterr().err
     assert "step-00000020" in message and "using the checkpoint before: " in message
     assert (tmp_path / "damaged-step-00000020").exists()
-
-
-def test_when_every_checkpoint_is_damaged_nothing_is_invented(tmp_path: Path) -> None:
-    checkpoint.save(str(tmp_path), state(10), {}, keep=1)
     (tmp_path / "step-00000010" / "model.safetensors").write_bytes(b"")
     for _ in range(2):  # also when asked again
         with pytest.raises(CheckpointError, match="every checkpoint is damaged"):
-            checkpoint.load_newest(str(tmp_path), set_aside=True)
-    assert checkpoint.load_newest(str(tmp_path / "none"), set_aside=False) is None
+            checkpoint.load_newest(folder, set_aside=True)
 
 
 def test_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,14 +204,6 @@ def test_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatc
     with pytest.raises(CheckpointError, match="the disk has 1.0 kB free"):
         checkpoint.save(str(tmp_path), state(20), {}, keep=1)
     assert checkpoint.whole_steps(str(tmp_path)) == [10]
-
-
-def test_leftovers_of_a_killed_save_are_replaced(tmp_path: Path) -> None:
-    (tmp_path / "step-00000010").mkdir()
-    (tmp_path / "step-00000010" / "model.safetensors").write_bytes(b"half")
-    assert checkpoint.load_newest(str(tmp_path), set_aside=True) is None
-    checkpoint.save(str(tmp_path), state(10), {}, keep=1)
-    assert checkpoint.load(str(tmp_path / "step-00000010"))[0].step == 10
 
 
 def test_status_and_metrics_survive_a_cut_line(tmp_path: Path) -> None:
@@ -232,16 +220,6 @@ def test_status_and_metrics_survive_a_cut_line(tmp_path: Path) -> None:
     assert [record["step"] for record in directory.read_metrics()] == [1, 2, 3]
     assert directory.drop_metrics_after(2) == 1
     assert Path(directory.metrics).read_text() == '{"step": 1}\n{"step": 2}\n'
-
-
-def test_atomic_writer_leaves_the_old_file_when_interrupted(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_text("old")
-    with pytest.raises(RuntimeError), atomic_writer(str(path)) as file:
-        file.write(b"ne")
-        raise RuntimeError
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_progress_without_a_terminal_is_a_line_every_15_seconds() -> None:
@@ -267,12 +245,8 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
         board.close()
     events = EventAccumulator(str(tmp_path / "events")).Reload()
     assert events.Tags()["scalars"] == ["train/loss", "train/num_input_tokens_seen"]
-    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
-        (5, 2.5),
-        (10, 2.25),
-        (20, 2.0),
-        (300, 1.5),
-    ]
+    losses = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert losses == [(5, 2.5), (10, 2.25), (20, 2.0), (300, 1.5)]
     assert events.Scalars("train/num_input_tokens_seen")[0].value == np.float32(1e12)
     assert abs(events.Scalars("train/loss")[-1].wall_time - os.path.getmtime(tmp_path / "events")) < 60
 

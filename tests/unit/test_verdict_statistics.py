@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -160,11 +159,10 @@ def test_permutation_is_scipy_s(sizes: tuple[int, int]) -> None:
     assert statistics.permutation_p(first, second + 99) == statistics.smallest_permutation_p(*sizes)
 
 
-def test_many_seeds_are_exact_and_quick() -> None:
-    start = time.process_time()
+def test_many_seeds_are_exact() -> None:
+    """Of 2^30 signs, which one by one would take many minutes."""
     values = RANDOM(0).normal(0.5, 1, 30)
     assert statistics.sign_flip_p(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=0.2)
-    assert time.process_time() - start < 60  # 2^30 signs one by one take many minutes
 
 
 def test_holm_and_how_many_seeds_it_takes() -> None:
@@ -177,13 +175,6 @@ def test_holm_and_how_many_seeds_it_takes() -> None:
 
 def one(world: World, random: np.random.Generator, gain: float, **options: Any) -> ArmDifference:
     return judge(results_of(world.right(random, 0.0, gain)), class_draws=0, **options).comparisons[0]
-
-
-def test_ten_thousand_draws_take_seconds() -> None:
-    results = results_of(World(examples=3_000).right(RANDOM(0), 0.0, 0.0))
-    start = time.process_time()
-    judge(results)
-    assert time.process_time() - start < 5  # 0.8 s
 
 
 def test_equal_arms_show_no_difference_and_a_planted_one_is_found_at_its_power() -> None:
@@ -203,19 +194,6 @@ def test_error_and_power_over_many_experiments(world: World) -> None:
     assert sum(found.verdict != "no difference shown" for found in equal) <= 0.05 * count + 2 * 3.1
     found = [one(world, random, before.smallest_difference or 0, draws=1_000) for before in equal]
     assert 0.72 <= sum(one.verdict == "helped" for one in found) / count <= 0.9
-
-
-@pytest.mark.large
-def test_error_and_power_for_recipes() -> None:
-    random, world, count = RANDOM(1), World(examples=500, seeds=3, run=0.06), 150
-
-    def experiment(gain: float) -> ArmDifference:
-        return judge(results_of(world.right(random, 0.0, gain, runs=5)), draws=1_000, class_draws=0).comparisons[0]
-
-    equal = [experiment(0.0) for _ in range(count)]
-    assert sum(found.verdict != "no difference shown" for found in equal) <= 0.05 * count + 2 * 2.7
-    found = [experiment(before.smallest_difference or 0) for before in equal]
-    assert 0.7 <= sum(one.verdict == "helped" for one in found) / count <= 0.9
 
 
 def test_verdict_words() -> None:
@@ -259,21 +237,15 @@ def test_unequal_numbers_of_pretraining_runs_cannot_conclude_only_where_no_outco
     assert fours == [("cannot conclude", round(4 / 70, 4))] * 2
 
 
-def test_seven_tasks_take_more_seeds_than_eight() -> None:
+def test_the_comparisons_of_all_tasks_count() -> None:
     results = results_of(World(examples=200).right(RANDOM(1), 0.0, 0.1))
-    task = results.tasks[0]
-    names = [f"task {number}" for number in range(7)]
-    many = replace(
-        results,
-        tasks=tuple(replace(task, name=name) for name in names),
-        runs=tuple(replace(run, task=name) for name in names for run in results.runs),
-    )
-    report = judge(many, draws=200, class_draws=0)
-    assert report.least == 9 and {one.verdict for one in report.comparisons} == {"cannot conclude"}
-    fewer = replace(many, tasks=many.tasks[:6], runs=tuple(run for run in many.runs if run.task != "task 6"))
-    report = judge(fewer, draws=200, class_draws=0)
-    assert report.least == 8 and {one.verdict for one in report.comparisons} == {"helped"}
-    assert [one.p_holm for one in report.comparisons] == pytest.approx([6 * 2 / 2**8] * 6)
+    for count, least, verdict in ((6, 8, "helped"), (7, 9, "cannot conclude")):
+        names = [f"task {number}" for number in range(count)]
+        tasks = tuple(replace(results.tasks[0], name=name) for name in names)
+        runs = tuple(replace(run, task=name) for name in names for run in results.runs)
+        report = judge(replace(results, tasks=tasks, runs=runs), draws=200, class_draws=0)
+        assert report.least == least and {one.verdict for one in report.comparisons} == {verdict}
+        assert [one.p_holm for one in report.comparisons] == pytest.approx([count * 2 / 2**8] * count)
 
 
 def test_the_same_arm_twice_has_no_difference_at_all() -> None:
@@ -287,9 +259,8 @@ def test_an_arm_or_a_task_more_leaves_the_others_as_they_are() -> None:
     right = World(examples=300).right(RANDOM(1), 0.0, 0.01, 0.05)
     two, three = (judge(results_of(arms), draws=300) for arms in (right[:2], right))
     same = ("difference", "low", "high", "p", "classes")
-    assert [getattr(two.comparisons[0], name) for name in same] == [
-        getattr(three.comparisons[0], name) for name in same
-    ]
+    first, again = (found.comparisons[0] for found in (two, three))
+    assert [getattr(first, name) for name in same] == [getattr(again, name) for name in same]
     backwards = results_of(right[:2])
     assert judge(replace(backwards, runs=backwards.runs[::-1]), draws=300) == two
     assert judge(results_of(right[:2]), draws=300, random_seed=1).comparisons[0].low != two.comparisons[0].low

@@ -30,13 +30,9 @@ from maskwright.text.tokenizer import (
 from maskwright.text.tokenizer_faults import faults, unreachable_tokens
 from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 
-TEXTS = [
-    "The old fox saw <mask> letters.",
-    " two  spaces\n\tand a tab",
-    "Größe, naïve 東京 🙂 e\u0301 I'll DON'T 3.14",
-    "[MASK] and [CLS] ##ing",
-    "",
-]
+Folder = Callable[[str], str]
+TEXTS = ["The old fox saw <mask> letters.", " two  spaces\n\tand a tab", "[MASK] and [CLS] ##ing", ""]
+TEXTS += ["Größe, naïve 東京 🙂 e\u0301 I'll DON'T 3.14"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,23 +48,18 @@ def older(source: str, folder: Path, *names: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "files", "architecture"),
+    ("kind", "files"),
     [
-        ("roberta", ("vocab.json", "merges.txt"), "roberta"),
-        ("roberta", ("vocab.json", "merges.txt", "tokenizer_config.json"), "roberta"),
-        ("bert-uncased", ("vocab.txt",), "bert"),
-        ("bert", ("vocab.txt", "tokenizer_config.json"), "bert"),
+        ("roberta", ("vocab.json", "merges.txt")),
+        ("roberta", ("vocab.json", "merges.txt", "tokenizer_config.json")),
+        ("bert-uncased", ("vocab.txt",)),
+        ("bert", ("vocab.txt", "tokenizer_config.json")),
     ],
 )
 def test_ids_are_those_of_transformers(
-    kind: str,
-    files: tuple[str, ...],
-    architecture: str,
-    tokenizer_of: Callable[[str], str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, files: tuple[str, ...], tokenizer_of: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = tokenizer_of(kind)
+    whole, architecture = tokenizer_of(kind), kind.partition("-")[0]
     folder = older(whole, tmp_path / "older", *files)
     assert has_tokenizer(str(folder))
     ours = load_tokenizer(str(folder), special_tokens_are_text=False)
@@ -96,7 +87,7 @@ def test_ids_are_those_of_transformers(
 
 @pytest.mark.parametrize("files", [("vocab.txt",), ("vocab.txt", "tokenizer_config.json")])
 def test_letters_of_proteins_have_the_ids_of_esms_own_class(
-    files: tuple[str, ...], tokenizer_of: Callable[[str], str], tmp_path: Path
+    files: tuple[str, ...], tokenizer_of: Folder, tmp_path: Path
 ) -> None:
     """Unknown letters one by one and in runs, white space, and tokens that are spelt out."""
     folder = older(tokenizer_of("esm"), tmp_path / "older", *files)
@@ -115,7 +106,7 @@ def test_letters_of_proteins_have_the_ids_of_esms_own_class(
 
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": True, "split_by_punct": True}])
 def test_a_sentencepiece_model_has_the_ids_of_debertas_converter(
-    settings: dict[str, bool], tokenizer_of: Callable[[str], str], tmp_path: Path
+    settings: dict[str, bool], tokenizer_of: Folder, tmp_path: Path
 ) -> None:
     """Beside the converter of `transformers`, which reads the file with Google's library; and the copy that runs and
     exports hold is read by `transformers` as it is."""
@@ -145,25 +136,6 @@ def test_a_sentencepiece_model_has_the_ids_of_debertas_converter(
         assert expected.encode(text).ids == ours.encode(text).ids, text
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\x0a\xff", "is not a SentencePiece model"),
-        (b"", "is not a SentencePiece model"),
-        (b"\x0a\x02\x18\x01", "is not a SentencePiece model"),  # a piece without its text
-        (sentencepiece_model([("[CLS]", 0.0)], unknown=7), "is not a SentencePiece model"),
-        (sentencepiece_model([("[CLS]", 0.0)], unknown=0, kind=2), "is not a Unigram model"),
-        (sentencepiece_model([("a", 0.0)], unknown=0, kind=3), "is not a Unigram or BPE model"),
-        (sentencepiece_model([("[CLS]", 0.0)], unknown=0), "has no [SEP], which frames a text"),
-    ],
-)
-def test_sentencepiece_models_that_cannot_be_read(content: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "spm.model").write_bytes(content)
-    with pytest.raises(TokenizerError) as caught:
-        read_vocabulary(str(tmp_path))
-    assert message in str(caught.value) and ". Fix: " in str(caught.value)
-
-
 @pytest.mark.parametrize("files", [("vocab.json", "merges.txt"), ("tokenizer.json", "tokenizer_config.json")])
 def test_the_word_none_is_a_word(files: tuple[str, ...], tokenizer: str, tmp_path: Path) -> None:
     """Byte-level models have no unknown token of their own, and many of them have the token `None`. What is special is
@@ -190,6 +162,13 @@ def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("spm.model", b"\x0a\xff", "is not a SentencePiece model"),
+        ("spm.model", b"", "is not a SentencePiece model"),
+        ("spm.model", b"\x0a\x02\x18\x01", "is not a SentencePiece model"),  # a piece without its text
+        ("spm.model", sentencepiece_model([("[CLS]", 0.0)], unknown=7), "is not a SentencePiece model"),
+        ("spm.model", sentencepiece_model([("[CLS]", 0.0)], unknown=0, kind=2), "is not a Unigram model"),
+        ("spm.model", sentencepiece_model([("a", 0.0)], unknown=0, kind=3), "is not a Unigram or BPE model"),
+        ("spm.model", sentencepiece_model([("[CLS]", 0.0)], unknown=0), "has no [SEP], which frames a text"),
         ("merges.txt", "#version: 0.2\nĠ t\nwrong\n", "merges.txt cannot be read: Error while initializing BPE: Merge"),
         ("merges.txt", "#version: 0.2\nĠ ☃\n", "merges.txt cannot be read: Error while initializing BPE: Token"),
         ("vocab.json", "[1]", "is not tokens and their ids"),
@@ -198,18 +177,14 @@ def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: P
         ("added_tokens.json", '{"<x>": 400}', "has tokens of its own, but no tokenizer.json"),
         ("tokenizer_config.json", '{"cls_token": "<no>"}', "has no <no>, which frames a text"),
         ("tokenizer_config.json", '{"tokenizer_class": "HerbertTokenizerFast"}', "its HerbertTokenizer cuts a text by"),
-        (
-            "config.json",
-            '{"tokenizer_class": "XLMTokenizer"}',
-            "its XLMTokenizer cuts a text by more than",
-        ),
+        ("config.json", '{"tokenizer_class": "XLMTokenizer"}', "its XLMTokenizer cuts a text by more than"),
     ],
 )
 def test_files_that_none_can_be_made_from(
-    name: str, content: str, message: str, tokenizer: str, tmp_path: Path, cache: Path
+    name: str, content: str | bytes, message: str, tokenizer: str, tmp_path: Path, cache: Path
 ) -> None:
-    folder = older(tokenizer, tmp_path / "older", "vocab.json", "merges.txt")
-    (folder / name).write_text(content)
+    folder = older(tokenizer, tmp_path / "older", *([] if name == "spm.model" else ["vocab.json", "merges.txt"]))
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(TokenizerError) as caught:
         read_vocabulary(str(folder))
     assert message in str(caught.value) and ". Fix: " in str(caught.value)
@@ -218,7 +193,7 @@ def test_files_that_none_can_be_made_from(
 
 @pytest.mark.parametrize("named_in", ["tokenizer_config.json", "config.json"])
 def test_a_class_that_finds_words_by_itself_is_refused_and_the_fix_holds(
-    named_in: str, tokenizer_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named_in: str, tokenizer_of: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, texts = older(tokenizer_of("bert"), tmp_path / "older", "vocab.txt"), ["the old fox", "fox letters 東京 の"]
     config = {"do_lower_case": False, "word_tokenizer_type": "mecab", "subword_tokenizer_type": "wordpiece"}
@@ -239,9 +214,6 @@ def test_a_class_that_finds_words_by_itself_is_refused_and_the_fix_holds(
     (folder / "tokenizer_config.json").write_text(json.dumps(mended))
     ours = load_tokenizer(str(folder), special_tokens_are_text=False)
     assert [ours.encode(text).ids for text in texts] == theirs(texts)["input_ids"]
-
-
-# ---- SentencePiece models of one's own -----------------------------------------------------------------------------
 
 
 def slow_bpe(word: str, scores: dict[str, float]) -> list[str]:
@@ -294,11 +266,8 @@ def test_a_sentencepiece_model_alone_has_its_pieces_and_the_ids_of_xlm_r(
         read_vocabulary(str(places[1]))
 
 
-# ---- files that tokenizer.json contradicts -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("kind", "name", "old", "new", "said"),
+    "change",
     [
         ("bert", "vocab.txt", "\nfox\n", "\npembrolizumab\n", r"vocab.txt:\d+ has 'pembrolizumab', tokenizer.json 'f"),
         ("bert", "vocab.txt", "[PAD]\n", "[PAD]\nnew\n", r"vocab.txt:2 has 'new', tokenizer.json '\[UNK\]'"),
@@ -309,17 +278,9 @@ def test_a_sentencepiece_model_alone_has_its_pieces_and_the_ids_of_xlm_r(
     ],
 )
 def test_files_beside_tokenizer_json_that_differ_are_named(
-    kind: str,
-    name: str,
-    old: str,
-    new: str,
-    said: str,
-    tokenizer_of: Callable[[str], str],
-    corpus: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    change: tuple[str, ...], tokenizer_of: Folder, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "edited"
+    folder, (kind, name, old, new, said) = tmp_path / "edited", change
     shutil.copytree(tokenizer_of(kind), folder)
     assert faults(str(folder)) == faults(str(folder / "tokenizer.json")) == []
     if old:
@@ -334,7 +295,7 @@ def test_files_beside_tokenizer_json_that_differ_are_named(
     assert capsys.readouterr().err.count(f"warning: {line}") == 1
 
 
-def test_tokens_that_no_merge_makes_are_counted(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+def test_tokens_that_no_merge_makes_are_counted(tokenizer_of: Folder, tmp_path: Path) -> None:
     for kind in (*KINDS, "esm", "deberta"):
         assert unreachable_tokens(tokenizer_of(kind)) == [], kind
     folder = tmp_path / "smiles"
