@@ -64,6 +64,13 @@ STUCK = [waiting(0, 300), waiting(2, 300), waiting(3, 300)]
 LATE = [beat(rank, doing="step", still=300, since_step=300) for rank in (0, 2, 3)]
 FAR = {"host": "other", "machine": "other"}
 ENDED = [beat(rank, doing="ended", exit=75, reason="lost") for rank in (0, 2, 3)]
+WELL = [replace(one, exit=0, reason="") for one in ENDED]
+ALL_HUNG, ALL_SILENT = (dict.fromkeys(range(4), verdict) for verdict in ("hung", "silent"))
+
+
+def each(**keys: Any) -> list[Beat]:
+    return [beat(rank, **keys) for rank in range(4)]
+
 
 CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "all well": (team(), {}, {}),
@@ -71,11 +78,7 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "gone, at once": (team(beat(1, age=0.1)), {1: "gone"}, {1: "lost"}),
     "gone, and the others ended by it": (team(*ENDED, beat(1, age=4000)), {1: "gone"}, {1: "lost"}),
     "gone far away, and the others ended by it": (team(*ENDED, beat(1, age=4000, **FAR)), {}, {1: "lost"}),
-    "no last word, but the others came to the end": (
-        team(*[replace(one, exit=0, reason="") for one in ENDED], beat(1, age=9)),
-        {1: "gone"},
-        {},
-    ),
+    "no last word, but the others came to the end": (team(*WELL, beat(1, age=9)), {1: "gone"}, {}),
     "gone with its host": (team(*STUCK, beat(1, age=310, **FAR)), {}, {1: "lost"}),
     "one of two on a far host": (
         [waiting(0, 300), beat(1, age=310, **FAR), waiting(2, 300, **FAR), waiting(3, 300)],
@@ -89,34 +92,22 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "far away, its file is old, but all go on": (team(beat(1, age=60, **FAR)), {}, {}),
     "computes while the others wait": (team(*STUCK, beat(1, still=300, since_step=300)), {}, {1: "hung"}),
     "computes for as long as its steps may take": (team(*STUCK, beat(1, still=300, seconds_per_step=20.0)), {}, {}),
-    "compiles its first step": (
-        team(*[beat(rank, doing="step", still=900, seconds_per_step=None, step=0) for rank in range(4)]),
-        {},
-        {},
-    ),
-    "compiles its first step for ever": (
-        team(*[beat(rank, doing="step", still=3600, seconds_per_step=None, step=0) for rank in range(4)]),
-        {},
-        dict.fromkeys(range(4), "hung"),
-    ),
-    "nobody can tell who": (team(*LATE, beat(1, doing="step", still=300)), {}, dict.fromkeys(range(4), "hung")),
-    "all compute for too long, as on devices that run ahead": (
-        team(*[beat(rank, still=300) for rank in range(4)]),
-        {},
-        dict.fromkeys(range(4), "hung"),
-    ),
+    "compiles its first step": (each(doing="step", still=900, seconds_per_step=None, step=0), {}, {}),
+    "compiles it for ever": (each(doing="step", still=3600, seconds_per_step=None, step=0), {}, ALL_HUNG),
+    "nobody can tell who": (team(*LATE, beat(1, doing="step", still=300)), {}, ALL_HUNG),
+    "all compute for too long, as on devices that run ahead": (each(still=300), {}, ALL_HUNG),
     "all late, one is stopped": (team(*LATE, beat(1, doing="step", age=290)), {1: "stopped"}, {1: "hung"}),
     "saving for long, the others wait": (team(*STUCK, beat(1, doing="saving", still=900)), {}, {}),
     "saving for ever": (team(*STUCK, beat(1, doing="saving", still=3600)), {}, {1: "hung"}),
-    "all wait for each other": (team(*STUCK, waiting(1, 290)), {}, dict.fromkeys(range(4), "hung")),
+    "all wait for each other": (team(*STUCK, waiting(1, 290)), {}, ALL_HUNG),
     "its file was old while they went on, then all fell silent": (
         [beat(rank, age=100 + 200 * (rank == 1), **FAR) for rank in range(4)],
         {},
-        dict.fromkeys(range(4), "silent"),
+        ALL_SILENT,
     ),
     "alone and stuck": ([beat(0, world_size=1, still=300)], {0: "alive"}, {0: "hung"}),
     "alone and silent, far away": ([beat(0, world_size=1, age=300)], {}, {0: "silent"}),
-    "all silent, far away": ([beat(rank, age=300) for rank in range(4)], {}, dict.fromkeys(range(4), "silent")),
+    "all silent, far away": (each(age=300), {}, ALL_SILENT),
     "slow": (team(beat(1, busy_seconds_per_step=0.65)), {}, {1: "slow"}),
     "a little slow": (team(beat(1, busy_seconds_per_step=0.55)), {}, {}),
     "slow by less than a host's small work": (
@@ -124,22 +115,13 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
         {},
         {},
     ),
-    "the others wait for the slow one": (
-        team(beat(1, busy_seconds_per_step=0.9), waiting(0, 1), waiting(2, 1), waiting(3, 1)),
-        {},
-        {1: "slow"},
-    ),
-    "two of four slow": (
-        team(beat(1, busy_seconds_per_step=0.9), beat(2, busy_seconds_per_step=0.9)),
+    "two of four slow, for whom the others wait": (
+        team(waiting(0, 1), *[beat(rank, busy_seconds_per_step=0.9) for rank in (1, 2)], waiting(3, 1)),
         {},
         {1: "slow", 2: "slow"},
     ),
     "an engine that cannot tell is not slow": (team(beat(1, doing="step", busy_seconds_per_step=None)), {}, {}),
-    "1,024 ranks beat once a minute": (
-        [beat(rank, age=100, every_seconds=64.0, world_size=1024) for rank in range(1024)],
-        {},
-        {},
-    ),
+    "1,024 ranks beat once a minute": (each(age=100, every_seconds=64.0), {}, {}),
 }
 
 
@@ -148,20 +130,13 @@ def test_who_is_to_blame(case: str) -> None:
     beats, states, expected = CASES[case]
     found = judge(beats, NOW, states)
     assert [one.beat.rank for one in found] == [one.rank for one in beats]
+    assert [one.verdict for one in judge(beats[::-1], NOW, states)][::-1] == [one.verdict for one in found]
     assert {one.beat.rank: one.verdict for one in found if one.verdict not in ("fine", "ended")} == expected
     for one in found:
         if one.verdict in ("lost", "hung", "slow", "silent"):
             assert one.why and one.fix and one.who in one.line() and one.verdict in one.line()
     first_hung = min((rank for rank, verdict in expected.items() if verdict == "hung"), default=None)
     assert hung(beats, NOW, states) == first_hung
-
-
-def test_the_order_of_ranks_does_not_matter() -> None:
-    beats = team(*STUCK, beat(1, age=60))
-    turned = judge(beats[::-1], NOW, {1: "alive"})
-    assert [(one.beat.rank, one.verdict) for one in turned][::-1] == [
-        (one.beat.rank, one.verdict) for one in judge(beats, NOW, {1: "alive"})
-    ]
 
 
 def test_files_of_an_attempt_that_a_supervisor_has_ended_are_no_hang() -> None:
@@ -188,7 +163,7 @@ GOING = Status("training", 70, 100, heartbeat=NOW - 2.0, pid=100)
         (GOING, team(*STUCK, beat(1, age=12)), {1: "stopped"}, 100, "hung", "rank 1"),
         (GOING, team(beat(1)), {1: "gone"}, 100, "lost", "rank 1"),
         (GOING, team(beat(1, busy_seconds_per_step=0.9)), {}, 100, "running", "rank 1 slow"),
-        (GOING, [beat(rank, age=300) for rank in range(4)], {}, None, "silent", "no sign of life"),
+        (GOING, each(age=300), {}, None, "silent", "no sign of life"),
         (replace(GOING, phase="done", exit=0, message="trained"), team(*ENDED), {}, None, "done", "trained"),
         (replace(GOING, phase="failed", exit=3, message="nan"), [], {}, None, "failed", "nan (exit 3)"),
         (replace(GOING, phase="stopped", exit=75, message="x"), [], {}, None, "stopped", "interrupted (exit 75): x"),
