@@ -15,7 +15,7 @@ import pytest
 from maskwright.core import records
 from maskwright.core.errors import StoppedEarly
 from maskwright.core.folder import Folder
-from maskwright.core.pids import pid_started, state_of
+from maskwright.core.pids import state_of
 from maskwright.run import heartbeat as module
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import Beat, read_beats
@@ -130,26 +130,21 @@ def test_files_of_earlier_starts_do_not_count(tmp_path: Path, clock: list[float]
     assert [beat.rank for beat in found(tmp_path)] == [0]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EIO])
 def test_a_write_that_fails_is_said_once_and_costs_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: list[float], number: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
+    (tmp_path / "processes").write_text("a file")
+    written(begun(tmp_path, 0, 1))
+    assert capsys.readouterr().err.count("warning") == 1
+    (tmp_path / "processes").unlink()
     beats = begun(tmp_path, 0, 1)
     with monkeypatch.context() as broken:
-        broken.setattr(module.os, "replace", Mock(side_effect=OSError(number, os.strerror(number))))
+        broken.setattr(module.os, "replace", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
         written(*[beats] * 4)
     beats.look("training", 7)
     written(beats)  # and goes on when the disk is back
     assert found(tmp_path)[0].step == 7 and capsys.readouterr().err.count("no heartbeat can be written") == 1
     assert os.listdir(tmp_path / "processes") == ["rank-00000.json"]
-
-
-def test_a_folder_that_cannot_be_made_is_no_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], clock: list[float]
-) -> None:
-    (tmp_path / "processes").write_text("a file")
-    written(begun(tmp_path, 0, 1))
-    assert capsys.readouterr().err.count("warning") == 1
 
 
 def test_many_ranks_beat_seldom(tmp_path: Path) -> None:
@@ -169,9 +164,3 @@ def test_a_broken_file_is_passed_over(tmp_path: Path, clock: list[float]) -> Non
     for name in ("rank-00001.json", "rank-1.json"):
         (folder / name).write_text(json.dumps(good | {"rank": 1}))
     assert [beat.rank for beat in found(tmp_path)] == [0, 1]
-
-
-def test_a_pid_that_was_given_again_is_another_process() -> None:
-    ours = pid_started(os.getpid())
-    cases = ((os.getpid(), ours), (os.getpid(), ours - 1), (2**22 + 1, 0))
-    assert [state_of(*case) for case in cases] == ["alive", "gone", "gone"]

@@ -51,15 +51,8 @@ def test_a_continued_watch_judges_as_an_unbroken_one() -> None:
     expected = [whole.look(number, loss) for number, loss in enumerate(losses)]
     again = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses[:100]])
     assert [again.look(number, loss) for number, loss in enumerate(losses[100:], 100)] == expected[100:]
-    later = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses[:150]])
-    assert later._losses == again_until(losses[:150])._losses
-
-
-def again_until(losses: list[float]) -> LossWatch:
-    watch = LossWatch(math.log(50_000), 100)
-    for number, loss in enumerate(losses):
-        watch.look(number, loss)
-    return watch
+    later = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses])
+    assert later._losses == whole._losses
 
 
 def test_a_new_level_is_accepted_in_the_end() -> None:
@@ -85,21 +78,11 @@ def test_a_loss_of_zero_is_flagged(capsys: pytest.CaptureFixture[str]) -> None:
     assert "exactly 0" in warnings(capsys)[0]
 
 
-def test_rollbacks_leave_out_the_data_between(tmp_path: Path) -> None:
-    """Steps 0 to 19, a spike seen at 20, back to 12; again seen at 30, back to 25."""
-    directory = RunDirectory(str(tmp_path))
-    rollbacks = Rollbacks(directory)
-    for seen, step in ((20, 12), (30, 25)):
-        rollbacks.add(Rollback(seen, step, rollbacks.data_step(seen)))
-    again = Rollbacks(directory)
-    assert [again.data_step(step) for step in (0, 11, 12, 13, 24, 25)] == [0, 11, 20, 21, 32, 38]
-    assert again.all == rollbacks.all
-
-
-def test_going_back_behind_an_earlier_rollback_brings_no_data_back(tmp_path: Path) -> None:
-    rollbacks = Rollbacks(RunDirectory(str(tmp_path)))
+def test_no_rollback_brings_data_back(tmp_path: Path) -> None:
+    """Steps 0 to 19, a spike seen at 20, back to 12; again at 14, to before that rollback; and once more."""
     seen = list(range(20))
-    for spike, step, then in ((20, 12, 14), (14, 2, 30)):
+    for spike, step, then in ((20, 12, 14), (14, 2, 30), (30, 25, 40)):
+        rollbacks = Rollbacks(RunDirectory(str(tmp_path)))
         rollbacks.add(Rollback(spike, step, rollbacks.data_step(spike)))
         seen += [rollbacks.data_step(number) for number in range(step, then)]
     assert seen == list(range(len(seen)))
