@@ -16,9 +16,10 @@ import yaml
 from made_record import made_record
 from safetensors.numpy import save_file
 
+from maskwright.config.finetuning import LABELLED
 from maskwright.engines.base import TrainState
-from maskwright.model.config import ModelConfig, TaskKind
-from maskwright.model.hf.config import LABELLED, to_hf_config
+from maskwright.model.config import OUTPUTS, ModelConfig, TaskKind
+from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
@@ -82,7 +83,7 @@ SHAPES = {
 
 def shape(kind: str, task: TaskKind) -> ModelConfig:
     """EuroBERTs have another pooling for each task of whole texts."""
-    outputs = {"regression": 1, "question_answering": 2}.get(task, 3)
+    outputs = OUTPUTS.get(task, 3)
     pooling = {"regression": "mean", "multi_label_classification": "bos"}.get(task, "late")
     own = {"classifier_pooling": pooling} if kind == "eurobert" else {}
     if kind == "ultrabert" and task == "regression":

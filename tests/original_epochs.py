@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from maskwright.data.foreign.pregenerated import KEYS
 
@@ -28,19 +31,27 @@ def write_epoch(folder: Path, epoch: int, examples: list[tuple[Any, ...]], max_s
     (folder / f"epoch_{epoch}_metrics.json").write_text(metrics)
 
 
-def spoil(ours: Path, folder: Path, examples: int, max_seq_len: int, mask_every: int = 5) -> Path:
-    """The first `examples` of each of two epochs that `data pregenerate` wrote, with `[MASK]` in them, single tokens of
-    words, a special token drawn, text of another document appended; and no tokenizer."""
+def write_folder(
+    folder: Path, texts: Sequence[str], tokenizer: str, max_seq_len: int, examples: int | None = None
+) -> Path:
+    """The folder of two epochs that the script makes of `texts`, cut into `examples` or all: masks are `[MASK]`, which
+    RoBERTa lacks, a special token is drawn, an example claims text of another document, and there is no tokenizer."""
     folder.mkdir()
+    words = Tokenizer.from_file(f"{tokenizer}/tokenizer.json")
+    start, end = words.encode("").tokens
+    room, cut = max_seq_len - 2, list[list[str]]()
+    for text in texts:
+        tokens = [words.id_to_token(token) for token in words.encode(text, add_special_tokens=False).ids]
+        cut += [tokens[begin : begin + room] for begin in range(0, len(tokens), room)]
     for epoch in range(2):
         made = []
-        for number, example in enumerate(lines(ours / f"epoch_{epoch}.json")[:examples]):
-            tokens = text_of(example)
-            places = list(range(1, len(tokens) - 1, mask_every))
+        for number, piece in enumerate(cut[:examples]):
+            tokens = [start, *piece, end]
+            places = [place for place in range(1, len(tokens) - 1) if place % 5 == 1]
             labels = [tokens[place] for place in places]
             for place in places:
-                tokens[place] = "[MASK]" if place % 2 else tokens[place]
-            tokens[places[0]] = "<pad>" if number == 0 else tokens[places[0]]
+                tokens[place] = "[MASK]" if (place + epoch) % 2 else tokens[place]
+            tokens[places[0]] = start if number == 0 else tokens[places[0]]
             made.append((tokens, [0] * len(tokens), number < 5, places, labels))
         write_epoch(folder, epoch, made, max_seq_len)
     return folder

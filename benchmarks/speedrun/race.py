@@ -21,7 +21,10 @@ from record import (
     RECORD,
     SeedResult,
     SpeedrunRecord,
+    kind_of,
+    other_kind,
     read_record,
+    require_same,
     write_record,
 )
 from text import SpeedrunText
@@ -36,7 +39,6 @@ from maskwright.core.errors import InputError, MaskwrightError, stopped
 from maskwright.core.secrets import redact
 from maskwright.machine import hardware
 from maskwright.processes import child
-from maskwright.prove.reproduce import kind_of, other_kind, require_same
 from maskwright.report.run import read as read_run
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export.hugging_face import export

@@ -63,7 +63,7 @@ class SpeedrunRecord(_Strict):
     """Fingerprints of the text: store, judged, tokenizer and, for BLiMP, pairs."""
     environment: dict[str, Any]
     kind: dict[str, str]
-    """The facts that decide the last bits: `maskwright.prove.reproduce.kind_of`."""
+    """The facts that decide the last bits: `kind_of`."""
 
     @property
     def finished(self) -> bool:
@@ -143,3 +143,31 @@ def recipe_sha256(folder: str) -> str:
     if not os.path.isfile(path):
         raise InputError("has no recipe.yaml", where=folder, fix=RESTORE)
     return storage.sha256_of_file(path)
+
+
+def require_same(actual: dict[str, str], expected: dict[str, str], where: str, fix: str) -> None:
+    """Raises `InputError` for the first fingerprint that differs."""
+    for name, value in expected.items():
+        if actual.get(name) != value:
+            start = (actual.get(name) or "missing")[:16]
+            raise InputError(f"its {name} has the fingerprint {start}, not {value[:16]}", where=where, fix=fix)
+
+
+def kind_of(environment: dict[str, Any], **computed: object) -> dict[str, str]:
+    """The processor, the versions and, in `computed`, the way of computing. Runs that agree in these must agree in
+    every bit. Facts that an older record lacks are left out."""
+    hardware, packages = environment.get("hardware") or {}, environment.get("packages") or {}
+    facts = {"processor": hardware.get("cpu"), "instructions": hardware.get("instructions")}
+    facts |= {name: packages.get(name) for name in ("torch", "numpy", "jax", "transformers")}
+    facts |= {"maskwright": environment.get("maskwright"), **computed}
+    return {name: str(value) for name, value in facts.items() if value is not None}
+
+
+def other_kind(first: dict[str, str], second: dict[str, str]) -> list[str]:
+    """The differences between two kinds, as in `torch 2.12.0, here 2.13.0`."""
+    names = sorted({*first, *second})
+    return [
+        f"{name} {first.get(name, 'not known')}, here {second.get(name, 'not known')}"
+        for name in names
+        if first.get(name) != second.get(name)
+    ]

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from record import require_same
 from tracks import (
     ALPHA,
     AUTHORS,
@@ -30,7 +31,6 @@ from maskwright.core.errors import InputError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.prove.reproduce import require_same
 from maskwright.tasks.measure.blimp import read_pairs
 from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.sources import Sources

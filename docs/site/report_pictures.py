@@ -9,40 +9,20 @@ made again. NAME is that of a picture, such as `report-quickstart`; without one,
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-DESK, PHONE, GAP = 860, 390, 20
-"""Widths of pages in pixels, and of what lies between two."""
-STEPS, SAVE_EVERY, BLOWN_UP_AT, KILLED_AT = 400, 20, 229, (90, 150, 310)
-HARMED = f"""
-import runpy, sys, torch
-from maskwright.engines.torch.engine import TorchEngine
-real, harmed = TorchEngine.step, []
-def step(self, *arguments, **options):
-    if self._step == {BLOWN_UP_AT} and not harmed:
-        harmed.append(True)
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                if parameter.ndim == 2:
-                    parameter.mul_(4.0)
-    return real(self, *arguments, **options)
-TorchEngine.step = step
-sys.argv[0] = "maskwright"
-runpy.run_module("maskwright", run_name="__main__")
-"""
-"""A maskwright whose matrices grow fourfold, once."""
+DESK, GAP = 860, 20
+"""The width of pages in pixels, and what is left out above a heading."""
+STEPS, SAVE_EVERY = 400, 20
 
 
 class Studio:
@@ -58,8 +38,8 @@ class Studio:
         self.run("report", *words, "--to", f"{name}.html")
         return self.work / f"{name}.html"
 
-    def shot(self, page: Path, width: int, *, until: str = "", height: float = 0.0, dark: bool = False) -> bytes:
-        """`until`: the heading before which the picture ends; else it is as high as `height` says."""
+    def shot(self, page: Path, width: int, *, until: str, dark: bool = False) -> bytes:
+        """`until`: the heading before which the picture ends."""
         shown = page.with_name(f"shown-{page.name}")
         shown.write_text(page.read_text(encoding="utf-8").replace(f"{self.work}/", ""), encoding="utf-8")
         inside = self.browser.new_context(
@@ -68,22 +48,11 @@ class Studio:
         try:
             tab = inside.new_page()
             tab.goto(shown.as_uri())
-            if until:
-                height = tab.locator("h2", has_text=until).first.bounding_box()["y"] - GAP
+            height = tab.locator("h2", has_text=until).first.bounding_box()["y"] - GAP
             taken: bytes = tab.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height}, full_page=True)
             return taken
         finally:
             inside.close()
-
-    def beside(self, pictures: list[bytes]) -> bytes:
-        """In one picture, from their tops."""
-        images = [f'<img src="data:image/png;base64,{base64.b64encode(one).decode()}">' for one in pictures]
-        style = f"<style>body{{margin:0;background:#8a8a8a;display:inline-flex;gap:{GAP}px;align-items:start}}</style>"
-        tab = self.browser.new_page(viewport={"width": 4 * DESK, "height": 900})
-        tab.set_content(style + "".join(images))
-        taken: bytes = tab.locator("body").screenshot()
-        tab.close()
-        return taken
 
     # ---- runs ----------------------------------------------------------------------------------------------------
 
@@ -109,27 +78,6 @@ class Studio:
             values[section] = {**values.get(section, {}), **keys} if isinstance(keys, dict) else keys
         (self.work / f"{name}.yaml").write_text(json.dumps(values, indent=1), encoding="utf-8")  # JSON is YAML
         return ["pretrain", f"{name}.yaml", "--run", f"runs/{name}"]
-
-    def killed(self, words: list[str], run: Path, step: int, *, harmed: bool) -> None:
-        """Started, and killed with SIGKILL once `step` is logged."""
-        command = ["-c", HARMED] if harmed else ["-m", "maskwright"]
-        process = subprocess.Popen([sys.executable, *command, *words], cwd=self.work)
-        while process.poll() is None and logged(run) < step:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        if process.wait() != -signal.SIGKILL:
-            raise SystemExit(f"{run} ended before step {step}")
-
-    def troubled(self) -> None:
-        """Three kills, a spike and a rollback."""
-        run = self.work / "runs" / "troubled"
-        phases = [{"until_step": STEPS // 2, "seq_len": 32, "rows_per_step": 32}]
-        words = self.train("troubled", health={"on_spike": "rollback"}, phases=phases)
-        if logged(run) >= STEPS:
-            return
-        for step in KILLED_AT:
-            self.killed(words, run, step, harmed=step > BLOWN_UP_AT)
-        self.run(*words)
 
     def overlaid(self) -> None:
         for name, optimizer in (
@@ -159,14 +107,6 @@ def quickstart(studio: Studio) -> bytes:
     return studio.shot(studio.work / "quickstart" / "report.html", DESK, until="Held-out text")
 
 
-def rollback(studio: Studio) -> bytes:
-    studio.troubled()
-    page = studio.report("troubled", "runs/troubled", "--dollars-per-hour", "2.5")
-    desk = studio.shot(page, DESK, until="Data")
-    phone = studio.shot(page, PHONE, height=int.from_bytes(desk[20:24], "big"))  # a PNG says its height there
-    return studio.beside([desk, phone])
-
-
 def two_runs(studio: Studio) -> bytes:
     studio.overlaid()
     return studio.shot(studio.report("two", "runs/muon", "runs/adamw"), DESK, until="muon", dark=True)
@@ -181,7 +121,6 @@ def verdict(studio: Studio) -> bytes:
 
 TAKEN: dict[str, Callable[[Studio], bytes]] = {
     "report-quickstart": quickstart,
-    "report-rollback-desk-and-phone": rollback,
     "report-two-runs-dark": two_runs,
     "verdict": verdict,
 }

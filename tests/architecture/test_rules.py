@@ -62,7 +62,7 @@ LAYERS["api"] = (LAYERS["tasks"] | {"tasks"}) - {"model", "training", "machine"}
 LAYERS["cli"] = set(LAYERS)
 ROOMS = {
     "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"report"}],
-    "data": [{"foreign", "prepare"}, {"pregenerate"}],
+    "data": [{"foreign", "prepare"}],
     "engines": [{"torch", "jax"}],
     "launch": [{"hosts"}, {"ray"}, {"schedulers"}],
     "model": [{"hf"}, {"torch", "jax", "onnx"}],
@@ -330,7 +330,7 @@ def test_help_and_import_load_nothing_heavy() -> None:
 
 def test_number_of_configuration_keys_is_pinned() -> None:
     """Each key is a promise. Adding one is a decision: change this number, CHANGELOG and docs with it."""
-    assert len(ALL_KEYS) == 76
+    assert len(ALL_KEYS) == 74
 
 
 ENGINES_SECTIONS = ("data", "masking", "model", "optimizer", "schedule", "phases", "batch", "engine", "seed")

@@ -27,7 +27,6 @@ def project(root: Path) -> None:
     """Two runs that go on, one that hangs, one that failed, and two that are over, one of them a fine-tuning run."""
     events = (
         {"step": 1_700, "event": "spiked", "loss": 7.9},
-        {"step": 1_700, "event": "rolled back", "to": 1_600},
         {"step": 2_000, "event": "saved"},
         {"step": 2_400, "event": "saved"},
         {"step": 2_600, "event": "started", "attempt": 2, "host": "vm", "engine": "torch"},

@@ -40,7 +40,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("two")
     events = (
         {"step": 1_200, "event": "spiked", "loss": 9.1},
-        {"step": 1_200, "event": "rolled back", "to": 1_100},
         {"step": 2_000, "event": "started", "attempt": 2, "host": "vm", "engine": "torch"},
     )
     ended = {"step": 10_000, "event": "ended", "phase": "done", "exit": 0, "message": "trained to the end"}

@@ -74,7 +74,8 @@ def pools(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
     words = ("--num-nodes", 4, "--machine-type", "g2-standard-24", "--strategy", "SPOT", "--stop-after-hours", 3)
-    body = drawn(submit, *words, "--label", "team=nlp", "--service-account", "t@lab-proj.iam.gserviceaccount.com")
+    words += ("--name", "first-try", "--label", "team=nlp")
+    body = drawn(submit, *words, "--service-account", "t@lab-proj.iam.gserviceaccount.com")
     first, others = pools(body)
     machine = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
     assert first["machineSpec"] == others["machineSpec"] == machine
@@ -87,7 +88,8 @@ def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
     assert " ".join(container["args"]).endswith(last)
     scheduling = body["jobSpec"]["scheduling"]
     assert scheduling == {"strategy": "SPOT", "restartJobOnWorkerRestart": True, "timeout": "12600s"}
-    assert body["labels"]["team"] == "nlp" and body["jobSpec"]["serviceAccount"].startswith("t@")
+    assert (body["displayName"], body["labels"]["team"]) == ("first-try", "nlp")
+    assert body["jobSpec"]["serviceAccount"].startswith("t@")
     assert not cloud.calls(r"aiplatform\..*") and not cloud.calls("storage.objects.insert"), "a dry run changes nothing"
 
 
@@ -249,6 +251,7 @@ def test_a_job_is_followed_to_its_end_with_its_logs(submit: Cli, cli: Cli, cloud
     status = cli("status", target, "--json")
     assert json.loads(status.out)["state"] == "SUCCEEDED"
     assert cli("logs", target).out == result.out
+    assert cli("logs", target, "--lines", "1").out == result.out.splitlines(keepends=True)[-1]
     again = cli("logs", target, "--follow")
     assert (again.code, again.out) == (0, result.out)
     documents = [json.loads(text) for text in cli("logs", target, "--json").out.splitlines()]
@@ -349,7 +352,7 @@ def test_ctrl_c_ends_the_following_and_stop_the_job(submit: Cli, cli: Cli, cloud
     assert cli("stop", f"vertex:lab-proj/us-central1/{job}").code == 0, "one that is over is left alone"
     assert cli("stop", "vertex:12").code == 2
     assert cli("stop", f"vertex:lab-proj/us-central1/{job}", "--checkpoint").code == 2
-    assert cli("logs", "vertex:lab-proj/us-central1/9", "--lines", "3").code == 2
+    assert cli("logs", "vertex:lab-proj/us-central1/9", "--follow", "--lines", "3").code == 2
     assert cli("status", "vertex:lab-proj/us-central1/9").code == 1
 
 

@@ -491,7 +491,7 @@ def test_the_real_kubectl_applies_every_kind(
         assert (
             "warning: the Secret base-1-env, with the values of --env, is needed by the job, but not shown" in shown.err
         )
-        assert "warning: logging.report_to: the job's image has to hold wandb, and `maskwright image` lea" in shown.err
+        assert "warning: logging.report_to: the job needs wandb in its image, but `maskwright image` le" in shown.err
 
 
 def test_what_kubectl_says_is_one_line_with_the_kind_of_refusal(

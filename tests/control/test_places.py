@@ -147,7 +147,7 @@ def test_a_program_is_told_the_job_before_it_is_followed(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["logs", "ray:a", "--lines", "3"], "--lines: is for a run directory"),
+        (["logs", "ray:a", "--follow", "--lines", "3"], "--lines: is for a run directory"),
         (["stop", "ray:a", "--checkpoint"], "--checkpoint: is for a run directory"),
         (["stop", "vertex:p/us-central1/1", "--checkpoint"], "--checkpoint: is for a run directory"),
         (["status", "runs/a", "--address", "http://127.0.0.1:1"], "--address: is for a Ray job"),

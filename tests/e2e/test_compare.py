@@ -28,7 +28,7 @@ from maskwright.core import storage
 from maskwright.core.errors import HealthError, InputError, JobError
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.example import Answer, Example
-from maskwright.labels.metrics import Predictions, default_metric, measure
+from maskwright.labels.metrics import Predictions, measure, metric_names
 from maskwright.labels.scoring import scorer
 from maskwright.monitor.status import look
 from maskwright.processes.child import FinetuneCommand
@@ -37,9 +37,9 @@ from maskwright.tasks.compare import plan, runs
 from maskwright.tasks.compare.arms import ArmStart, read_starts
 from maskwright.tasks.compare.plan import ArmTraining, Budget, LabelledTask, read
 from maskwright.tasks.compare.runs import ComparedRun
-from maskwright.tasks.compare.verdict import _protocol, outcomes, verdict_task
+from maskwright.tasks.compare.verdict import _protocol, left, outcomes, verdict_task
 from maskwright.tasks.compare.verdict import compare as make
-from maskwright.tasks.finetune import prepare
+from maskwright.tasks.finetune import objective
 
 WORDS = ["the", "fox", "garden", "river"]
 
@@ -296,7 +296,7 @@ def test_models_and_data_are_read_once_for_all_arms(
 
         monkeypatch.setattr(module, name, counted)
 
-    for module, names in ((plan, ("load_model", "weights_digest", "read_dataset")), (prepare, ("encode",))):
+    for module, names in ((plan, ("load_model", "weights_digest", "read_dataset")), (objective, ("encode",))):
         for name in names:
             count(module, name)
     twin, other = tmp_path / "twin", tmp_path / "other.yaml"
@@ -320,6 +320,7 @@ def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path, capsy
         made = read([model], [str(task)], "new", base="random", budget=Budget((1e-3,), seeds))
         said = capsys.readouterr().err
         assert warned in said and ("conclude" in said) is bool(warned)
+    assert [(stage["runs"], stage["done"]) for stage in left(made)] == [(0, 0), (12, 0)]
     (own,) = made.tasks
     assert _protocol(made).budget == (
         "The same for every arm. foxes: 10 steps of 16 examples (1.98 epochs), rows up to 32 tokens. "
@@ -368,7 +369,7 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
     own = Task(kind=kind)
     config = FinetuneConfig.model_construct(task=own)
     dataset = Dataset([], [], examples, labels, None, "")  # type: ignore[arg-type]
-    metric = metric or default_metric(own, labels)
+    metric = metric or {"regression": "pearson"}.get(kind, metric_names(own, labels)[0])
     given = LabelledTask("task", "task.yaml", config, dataset, metric, {})
     run = ComparedRun(given, ArmStart("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))
     record = {"outcomes": found, "where": [one.where for one in examples]}

@@ -10,13 +10,11 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from made_record import made_record, saved
+from made_record import saved
 
-from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.config.settings import flat, nested
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import TRIES, Folder
-from maskwright.prove import reproduce
 from maskwright.prove.verify_resume import shortened
 from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.run.record import RunRecord
@@ -314,20 +312,6 @@ def test_another_runs_copies_change_nothing_here(config: Callable[..., RunConfig
     assert not [path for path in (tmp_path / "three").rglob("*") if path.is_file() and path.name != "lock"]
 
 
-def test_copies_from_before_a_rollback_are_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    directory, copies = saved(tmp_path / "one", 10, 20, 30), Copies(URL)
-    for step in (10, 20, 30):
-        put(copies, directory, step, keep=9)
-    for step in (20, 30):
-        shutil.rmtree(Path(directory.checkpoints) / f"step-000000{step}")
-    (tmp_path / "one" / "rollbacks.json").write_text('[{"seen": 31, "step": 10, "data": 31}]')
-    copies.fetch(directory, same)
-    assert checkpoint.whole_steps(directory.checkpoints) == [10]
-    assert "from before a rollback" in capfd.readouterr().err
-    copies.remove_after(10)
-    assert copies.steps() == [10]
-
-
 def test_a_folder_of_another_disk_serves_too(config: Callable[..., RunConfig], tmp_path: Path) -> None:
     keys = {"schedule.steps": 4, "checkpoint.copy_to": f"file://{tmp_path}/far/away"}
     task.pretrain(config(**keys), str(tmp_path / "run"))
@@ -347,8 +331,6 @@ def test_places_that_are_none_are_refused(place: str) -> None:
     assert "CANARY" not in str(caught.value)
 
 
-def test_what_repeats_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
-    real = config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]})
-    again = reproduce._keys(made_record(keys=flat(real), threads=1), "a run", None)
-    made = [shortened(real, 20), build_config(nested(again), "again")]
-    assert [(one.checkpoint.copy_to, one.logging.report_to) for one in made] == [(None, [])] * 2
+def test_a_proof_of_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
+    made = shortened(config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]}), 20)
+    assert (made.checkpoint.copy_to, made.logging.report_to) == (None, [])

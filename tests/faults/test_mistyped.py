@@ -252,7 +252,7 @@ fill runs x => Fix: did you mean runs/one?
 pretrain CONFIG --run out --set model.init_from=runs/one => runs/one/config.resolved.json:1:1: is not JSON
 pretrain CONFIG --run out --set model.init_from=models/none => models/none: no such folder. Fix: correct the path
 pretrain CONFIG --run out --set model.init_from=models/roberta-base
-    => Fix: give hf://FacebookAI/roberta-base for the model on
+    => Fix: fetch it: `hf download FacebookAI/roberta-base --local-dir models/roberta-base`; or give hf://FacebookAI/ro
 pretrain CONFIG --run out --set model.init_from=roberta-base => Fix: give hf://FacebookAI/roberta-base for the model on
 pretrain CONFIG --run out --dry-run --set model.init_from=answerdotai/ModernBERT-base
     => Fix: give hf://answerdotai/ModernBERT-base for the model on

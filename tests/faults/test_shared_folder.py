@@ -27,8 +27,6 @@ from maskwright.text.parts import cut
 cut.PART_BYTES = (1_000, 1_000)
 from maskwright.core import lease
 lease.BEAT_SECONDS, lease.WATCH_SECONDS = 0.2, 3.0  # of a dead machine
-from maskwright.data.pregenerate import generate
-generate.BLOCK_TOKENS = 2_000
 from maskwright.cli.main import main
 main()
 """
@@ -88,19 +86,14 @@ def place_of(kind: str, tokenizer: str, folder: Path) -> Place:
         if kind == "prepare":
             more = ["--tokenizer", tokenizer, "--filter", "slowly:keep", "--layout", "sentences", "--to", to]
             return ["data", "prepare", "text/*.txt", *more, "--shard-tokens", "5000", "--valid-fraction", "0.1"]
-        if kind == "convert":
-            more = ["--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0.1", "--to", to]
-            return ["data", "convert", *(f"text/{number}.bin" for number in range(8)), *more]
-        return [
-            *("data", "pregenerate", "--train_corpus", "text/*.txt", "--bert_model", tokenizer),
-            *("--output_dir", to, "--epochs_to_generate", "2", "--max_seq_len", "32"),
-        ]
+        more = ["--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0.1", "--to", to]
+        return ["data", "convert", *(f"text/{number}.bin" for number in range(8)), *more]
 
     return Place(folder, words)
 
 
 @pytest.mark.parametrize("kills", [pytest.param(1, id="once"), pytest.param(40, id="often", marks=pytest.mark.large)])
-@pytest.mark.parametrize(("kind", "at_once"), [("prepare", 1), ("prepare", 3), ("convert", 3), ("pregenerate", 1)])
+@pytest.mark.parametrize(("kind", "at_once"), [("prepare", 1), ("prepare", 3), ("convert", 3)])
 def test_kills_at_any_moment_change_nothing(
     kind: str, at_once: int, kills: int, tokenizer: str, tmp_path: Path
 ) -> None:

@@ -28,7 +28,6 @@ from maskwright.engines.jax.step import choose_dtype
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
-from maskwright.prove.replay import replay
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
@@ -293,11 +292,7 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
         any((one[name] != other[name]).any() for name in one) for one, other in zip(states, states[1:], strict=False)
     ]
     assert moved == [True] * 4 + [False] * 3
-    assert (tmp_path / "run/replay/step-00000005/replay.json").exists()
-
-    monkeypatch.setattr(JaxEngine, "step", step)
-    again = replay(str(tmp_path / "run"), 5)
-    assert again.error and again.loss is None and (again.start, again.again) == ("step-00000004", 1)
+    assert (tmp_path / "run/not-finite/step-00000005/step.json").exists()
 
 
 def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: bool = False) -> list[int]:

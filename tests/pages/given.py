@@ -18,7 +18,7 @@ from fairseq_files import write_fairseq
 from fake_hub import TOKEN, fake_hub
 from google_cloud.fake import fake_cloud
 from google_cloud.storage import make_bucket
-from original_epochs import spoil
+from original_epochs import write_folder
 from pages import made_up
 from pages.markdown import read_page
 from pages.shell import Shell
@@ -27,8 +27,6 @@ from pages.walk import alone, walk
 from private_network import why_not
 from ray_cluster import ray_cluster
 
-from maskwright.data.pregenerate.generate import pregenerate
-from maskwright.data.pregenerate.sequences import PregenerateOptions
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer, train_tokenizer
 
@@ -198,10 +196,8 @@ def original(shell: Shell) -> Iterator[None]:
     """In place of your folder, the test has a small one with the faults of the original script, `data-original`, and
     `MASKWRIGHT_CACHE` is `/cache`."""
     shell.environment |= {"MASKWRIGHT_CACHE": str(shell.root / "cache")}
-    options = PregenerateOptions(epochs_to_generate=2, max_seq_len=64, max_predictions_per_seq=10)
-    ours, source = shell.root / "ours", Sources([str(shell.folder / "corpus")], layout="sentences")
-    pregenerate(source, str(shell.folder / "tokenizer"), str(ours), options)
-    spoil(ours, shell.folder / "data-original", 300, max_seq_len=64)
+    texts = [document.text for document in Sources([str(shell.folder / "corpus")], layout="sentences")]
+    write_folder(shell.folder / "data-original", texts, str(shell.folder / "tokenizer"), 64, 300)
     yield
 
 

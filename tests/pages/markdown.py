@@ -136,10 +136,10 @@ def _pair(words: str) -> tuple[str, str]:
 
 LEFT_OUT = re.compile(
     r"^(host \d+ \| )?(\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
-    r"|warning: other programs compute on this run's cores|hosts: all run$)"
+    r"|hosts: all run$)"
 )
 """Lines that come at moments of their own. A terminal has a bar there; elsewhere it is a line every 15 seconds, and one
-at the end of what took over 2. The warning depends on the tests that run beside. A job's watcher looks now and then."""
+at the end of what took over 2. A job's watcher looks now and then."""
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, ([^()]|\([^()]*\))*",
     "a projected time": r"(?<=time here: ).*(?= for )",

@@ -14,13 +14,13 @@ import transformers
 from finetuned import LABELS, SHAPES, TASKS, finished_run, shape
 from safetensors.numpy import save_file
 
-from maskwright.config.finetuning import Task
+from maskwright.config.finetuning import LABELLED, Task
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
-from maskwright.model.hf.config import LABELLED, read_hf_config, read_labels, to_hf_config
+from maskwright.model.hf.config import read_hf_config, read_labels, to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.networks import build
 from maskwright.tasks.export.hugging_face import export

@@ -22,11 +22,8 @@ from maskwright.engines.jax import optimizers as optimizers_jax  # noqa: E402
 from maskwright.engines.jax.engine import JaxEngine  # noqa: E402
 from maskwright.engines.torch import optimizers as optimizers_torch  # noqa: E402
 from maskwright.engines.torch.shares import FlatOrder  # noqa: E402
-from maskwright.model import blocks  # noqa: E402
 from maskwright.model.config import NEVER_PREDICTED  # noqa: E402
-from maskwright.model.jax import attention as attention_jax  # noqa: E402
 from maskwright.model.jax import networks  # noqa: E402
-from maskwright.model.torch import attention as attention_torch  # noqa: E402
 from maskwright.model.torch.heads import loss_sum  # noqa: E402
 from maskwright.model.torch.networks import build, extract  # noqa: E402
 
@@ -83,20 +80,6 @@ def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
     assert gone["layers.gain"] == gone["head.scale"] == 0.0 and gone["word.weight"] == pytest.approx(
         0.05 * 0.7**4, rel=1e-5
     )
-
-
-@pytest.mark.parametrize("smallest", [64, 8])
-def test_rows_are_cut_into_blocks_by_one_rule(monkeypatch: pytest.MonkeyPatch, smallest: int) -> None:
-    monkeypatch.setattr(blocks, "SMALLEST_BLOCK", smallest)
-    cut: list[int] = []
-    monkeypatch.setattr(attention_jax, "_banded", lambda q, k, v, ids, window, block, *_: cut.append(block))
-    for tokens, window in ((383, 5), (384, 5), (384, 64), (384, 65), (40, 5), (48, 5), (60, 11)):
-        cut.clear()
-        ids, q = np.ones((1, tokens), np.int32), np.ones((1, tokens, 1, 2), np.float32)
-        attention_jax.dense(q, q, q, ids, window=window)
-        seen = attention_torch.local_attention(torch.from_numpy(ids), torch.float32, window)
-        assert cut == ([seen.mask.shape[-2]] if isinstance(seen, attention_torch.Banded) else [])
-        assert bool(cut) is (tokens >= 6 * max(window, smallest))
 
 
 @pytest.mark.parametrize(

@@ -147,24 +147,24 @@ def test_rows_that_do_not_fit_before_any_graph_is_there_cost_no_graph(
 def test_batches_made_ahead_are_those_of_their_step(
     store: TokenStore, config: Callable[..., RunConfig], threads: bool
 ) -> None:
-    """After a rollback, too, when others were begun; and an error comes with the step that it belongs to."""
+    """And an error comes with the step that it belongs to."""
     loader = Loader(config(), store)
     objective, makers = MaskedLM(loader, {}, store.vocabulary.size), set[str]()
     make = objective.batches
 
-    def watched(data_step: int, virtual_workers: Sequence[int]) -> Any:
+    def watched(step: int, virtual_workers: Sequence[int]) -> Any:
         makers.add(threading.current_thread().name)
-        if data_step == 9:
+        if step == 3:
             raise RuntimeError("a damaged shard")
-        return make(data_step, virtual_workers)
+        return make(step, virtual_workers)
 
     objective.batches = watched  # type: ignore[method-assign]
     ahead = BatchPrefetcher(objective, [1])
-    for data_step, following in ((0, 1), (1, 2), (7, 8), (8, 9)):
-        (batch,), work = ahead.take(data_step, following if threads else None)
-        assert np.array_equal(batch.input_ids, loader.batch(data_step, 1).input_ids)
-        assert work == objective.work(data_step)
+    for step in range(3):
+        (batch,), work = ahead.take(step, ahead=threads)
+        assert np.array_equal(batch.input_ids, loader.batch(step, 1).input_ids)
+        assert work == objective.work(step)
     with pytest.raises(RuntimeError, match="a damaged shard"):
-        ahead.take(9, None)
+        ahead.take(3, ahead=False)
     ahead.close()
     assert any(name.startswith("batches") for name in makers) is threads

@@ -1,9 +1,8 @@
-"""Spikes, chance and zeros in a curve of losses; and what a rollback makes of the order of data."""
+"""Spikes, chance and zeros in a curve of losses."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.core.errors import HealthError
-from maskwright.run.directory import RunDirectory
 from maskwright.training import loop
-from maskwright.training.health import WINDOW_LINES, LossWatch, Rollback, Rollbacks
+from maskwright.training.health import WINDOW_LINES, LossWatch
 
 
 def curve(length: int, seed: int = 0) -> list[float]:
@@ -76,16 +74,6 @@ def test_a_loss_that_stays_at_chance_is_named_once(capsys: pytest.CaptureFixture
 def test_a_loss_of_zero_is_flagged(capsys: pytest.CaptureFixture[str]) -> None:
     LossWatch(math.log(1000), 0).look(3, 0.0)
     assert "exactly 0" in warnings(capsys)[0]
-
-
-def test_no_rollback_brings_data_back(tmp_path: Path) -> None:
-    """Steps 0 to 19, a spike seen at 20, back to 12; again at 14, to before that rollback; and once more."""
-    seen = list(range(20))
-    for spike, step, then in ((20, 12, 14), (14, 2, 30), (30, 25, 40)):
-        rollbacks = Rollbacks(RunDirectory(str(tmp_path)))
-        rollbacks.add(Rollback(spike, step, rollbacks.data_step(spike)))
-        seen += [rollbacks.data_step(number) for number in range(step, then)]
-    assert seen == list(range(len(seen)))
 
 
 def test_fine_tuning_without_labels_is_told_of_words_and_its_own_keys(capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,11 +163,15 @@ def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
     assert values["data"]["seq_len"] == 128 and "epoch_*_metrics.json" in table(found.rows)
     assert values["masking"] == {"rate": 0.15, "kind": "token"}  # the script's own, which its files do not tell
     assert "masking.rate: 0.15 (set it to the value that made the examples)" in table(found.rows)
-    record = {"finished": True, "options": {"masked_lm_prob": 0.3, "do_whole_word_mask": True}}
-    (tmp_path / "pregenerate.json").write_text(json.dumps(record))
-    found, values = taken("tpu_pretrain", f"pretrain.py --pregenerated_data {tmp_path}")
-    assert values["masking"] == {"rate": 0.3, "kind": "whole_word"}
-    assert f"masking.kind: whole_word (from {tmp_path}/pregenerate.json)" in table(found.rows)
+    command = (
+        "python pregenerate_training_data.py --train_corpus 'text/*.txt' --bert_model roberta-base --output_dir d "
+    )
+    found, values = taken("tpu_pretrain", f"{command} --max_seq_len 256 --do_whole_word_mask --short_seq_prob 0.2")
+    prepare = "maskwright data prepare 'text/*.txt' --tokenizer hf://FacebookAI/roberta-base --to d --layout sentences"
+    assert found.commands("x.yaml")[:2] == [prepare, "maskwright pretrain x.yaml --run runs/imported"]
+    assert values["data"] == {"store": "d", "seq_len": 256}
+    assert values["masking"] == {"rate": 0.15, "kind": "whole_word"} and values["schedule"] == {"epochs": 3.0}
+    assert fates(found)["--short_seq_prob"] == "left out" and not found.on_tpu("x.yaml")
 
 
 def test_a_token_in_the_command_goes_nowhere() -> None:
@@ -407,12 +411,7 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         ("fairseq", "fairseq-train d --lr 0", "is not above 0"),
         ("run_mlm", "run_mlm.py --seed 1e400", "is not a number"),
         ("run_mlm", "run_mlm.py --config_overrides max_position_embeddings=abc", "is not a number"),
-        (
-            "tpu_pretrain",
-            "python pregenerate_training_data.py --train_corpus a",
-            "run `maskwright data pregenerate` with",
-        ),
-        ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or finetune_on_pregenerated.py or pretrain"),
+        ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or finetune_on_pregenerated.py or pregenerate_train"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(script: Script, command: str, message: str) -> None:

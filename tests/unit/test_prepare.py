@@ -200,7 +200,7 @@ def test_a_text_whose_declared_tokens_were_spelt_out_is_refused(tokenizer: str, 
     (tmp_path / "a.csv").write_text("text\nanother\n")
     (tmp_path / "b.csv").write_text("text\nanother\n")
     more = Sources([str(tmp_path / name) for name in ("a.csv", "b.csv")])
-    differs = r"a.csv has changed; b.csv is new; the tokenizer is another; valid_fraction was 0.0, and is now 0.5"
+    differs = r"a.csv has changed; b.csv is new; the tokenizer is another; valid_fraction: 0.0 -> 0.5"
     with pytest.raises(InputError, match=differs):
         prepare(replace(request, sources=more, options=PrepareOptions(0.5)))
 

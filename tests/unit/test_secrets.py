@@ -26,6 +26,11 @@ C = "c4n4ry-In-The-Mine"
         (f"{{'Authorization': 'Bearer {C}'}}", None),
         (f"Authorization: Basic {C}==", "Authorization: Basic ***"),
         (f"got {{'client_secret': '{C}', 'n': 1}}", "got {'client_secret': '***', 'n': 1}"),
+        (f'{{"hf_token": "{C}"}}', '{"hf_token": "***"}'),
+        *(
+            (f"'{name}': '{C}'", f"'{name}': '***'")
+            for name in ["botToken", "tokens", "x-api-key", "signature", "authorization", "authKey", "SASToken"]
+        ),
         (f"https://u:{C}@h/a and https://u:{C}@h/b?key={C}", "https://***@h/a and https://***@h/b?key=***"),
     ],
 )
@@ -48,6 +53,8 @@ def test_secrets_in_addresses_and_headers_are_taken_out(text: str, expected: str
         "is b@d: a@b.c, learning_rate=0.1, tokens=300, key: value",
         "'<mask>' is not '<pad>'; {'mask_token': '<mask>'}",
         "--set schedule.steps=100",
+        'its config.json has "tokenizer_class": "GPT2Tokenizer" and "eos_token": "<|endoftext|>"',
+        "{'author': 'Ada Lovelace', 'signal': 'SIGTERM-143', 'keyword': 'masked-lm', 'pad_token': '<|endoftext|>'}",
         "memory://corpus/?.txt",
     ],
 )

@@ -18,7 +18,7 @@ import pytest
 import transformers
 from conftest import SHARED, sentence, small_config
 from original_epochs import lines as lines_of
-from original_epochs import text_of
+from original_epochs import text_of, write_folder
 from reference.stored import documents_of
 from safetensors.numpy import save_file
 from tokenizer_kinds import DECLARED, KINDS, with_declared
@@ -29,8 +29,6 @@ from maskwright.core.errors import InputError, TokenizerError
 from maskwright.data.converted_store import open_epochs
 from maskwright.data.encode import encode_documents
 from maskwright.data.loader import Loader
-from maskwright.data.pregenerate.generate import pregenerate
-from maskwright.data.pregenerate.sequences import PregenerateOptions
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.encode import open_tokenizer
@@ -372,7 +370,7 @@ def test_tokens_that_only_the_configuration_declares(tokenizer_of: Folder, tmp_p
 
 @pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta"])
 def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Folder, tmp_path: Path) -> None:
-    """With dynamic masks and with static ones, which are also read back."""
+    """And they are read back from files with static masks."""
     folder, draw = declared_of(kind), random.Random(0)
     lines = [f"[USER] saw <e1>the fox</e1> {sentence(draw)} <sep> a dog {number}" for number in range(400)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
@@ -391,20 +389,16 @@ def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Fo
     assert seen > 300 and predicted > 5_000 and len(drawn) > 0.9 * (found.size - len(special))
     assert not drawn & found.special
 
-    options = PregenerateOptions(epochs_to_generate=1, max_seq_len=48, masked_lm_prob=0.4)
-    pregenerate(sources, folder, str(tmp_path / "json"), options)
-    names, texts = token_ids(folder), list[list[int]]()
-    for example in lines_of(tmp_path / "json/epoch_0.json"):
-        tokens, labels = ([names[token] for token in example[key]] for key in ("tokens", "masked_lm_labels"))
-        shown = [tokens[place] for place in example["masked_lm_positions"]]
-        assert found.special.isdisjoint(labels)
-        assert not {one for one, true in zip(shown, labels, strict=True) if one != true} & (
-            found.special - {found.mask}
-        )
-        texts.append([names[token] for token in text_of(example)])
-    back = [ids.tolist() for ids in documents_of(open_epochs(str(tmp_path / "json")).split("train"))]
+    write_folder(tmp_path / "json", lines, folder, 48)
+    names = token_ids(folder)
+    texts = [
+        [names[token] for token in text_of(one)]
+        for epoch in "01"
+        for one in lines_of(tmp_path / f"json/epoch_{epoch}.json")
+    ]
+    back = [ids.tolist() for ids in documents_of(open_epochs(str(tmp_path / "json"), folder).split("train"))]
     assert [[found.bos, *ids, found.eos] for ids in back] == texts
-    assert sum(ids.count(user) for ids in back) == sum(ids.count(end) for ids in back) == 400
+    assert sum(ids.count(user) for ids in back) == sum(ids.count(end) for ids in back) == 800
 
 
 # ---- roles ---------------------------------------------------------------------------------------------------------

@@ -41,9 +41,6 @@ def test_ranks_save_once_though_they_learn_of_a_vote_two_steps_later() -> None:
             saves.append(step)
             vote.saved(step)
     assert saves == [4, 8] and not vote.stops
-    vote.rolled_back(2)
-    vote.take(SAVE)
-    assert vote.due_to_save(5)
     vote.take(STOP)
     assert vote.stops
 
@@ -289,13 +286,6 @@ def test_events_that_cannot_be_written_are_said_once_and_left_out(
         board.add(step, {"loss": 1.0})
     board.close()
     assert capfd.readouterr().err.count("TensorBoard events cannot be written") == 1
-
-
-def test_the_last_planned_checkpoints_stay_for_a_rollback(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    for step in (5, 10, 15, 16, 17, 18):
-        checkpoint.save(folder, state(step), {}, keep=2, planned=5)
-    assert checkpoint.whole_steps(folder) == [10, 15, 17, 18]
 
 
 def test_only_what_saves_have_left_is_swept(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -82,8 +81,8 @@ class Run:
     @property
     def results(self) -> Mapping[str, Any] | None:
         """The scores that a fine-tuning ended with; None while it has not ended, and for other runs."""
-        path = self._directory.path(RESULTS)
-        return storage.read_json(path) if os.path.exists(path) else None
+        results: Mapping[str, Any] | None = storage.read_json_or(None, self._directory.path(RESULTS))
+        return results
 
     def frame(self) -> Any:
         """`metrics` as a `pandas.DataFrame`: the step is its index, with a row for each step and a column for each

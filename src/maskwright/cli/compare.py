@@ -17,6 +17,7 @@ def compare(
     search_seed: int = 0,
     workers: int = 1,
     set_: list[str] | None = None,
+    dry_run: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune several models under the same rules, and test which does better, beyond noise. The same command on
@@ -33,10 +34,15 @@ def compare(
     --search-seed 0≤N: Seed of the search; the fine-tunings use the seeds after it.
     --workers 1≤N: Fine-tunings to run at the same time.
     set_ --set KEY=VALUE: Override a key of every TASK, as in --set schedule.epochs=5.
+    --dry-run: Check the models, the tasks and their splits, and count the runs, without training.
     """
-    from maskwright.tasks.compare.plan import Budget
-    from maskwright.tasks.compare.verdict import compare, in_words
+    from maskwright.tasks.compare.plan import Budget, read
+    from maskwright.tasks.compare.verdict import compare, in_words, left
 
     budget = Budget(learning_rates.split(","), seeds, search_seed, workers)
+    if dry_run:
+        stages = left(read(model, task, to, base=base, budget=budget, overrides=set_ or []))
+        lines = "\n".join(f"{each['stage']}: {each['runs']:,} runs, {each['done']:,} of them done" for each in stages)
+        return print_result(lines, {"stages": stages}, as_json)
     results, report = compare(model, task, to, base=base, budget=budget, overrides=set_ or [])
     print_result(in_words(results, report, to), report.to_json(), as_json)

@@ -30,7 +30,6 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     models,
     monitor,
     plan,
-    pregenerate,
     prove,
     recipes,
     report,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Literal
 
 import typer
@@ -52,12 +53,17 @@ def logs(
     --follow,-f: Keep printing new lines until the run is over.
     --lines 0≤N: Show only the last N lines.
     """
-    target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
+    tail = deque[tuple[int | None, str]](maxlen=lines)
+    target = places.run(run, address, options=frozenset({"--lines"} if lines is not None and follow else ()))
 
     def show(host: int | None, line: str) -> None:
         console.answer(as_line({"host": host, "line": redact(line)}) if as_json else console.log_line(host, line))
 
-    if code := target.logs(follow=follow, lines=lines, show=show):
+    shows = show if follow or lines is None else lambda host, line: tail.append((host, line))
+    code = target.logs(follow=follow, lines=lines, show=shows)
+    for host, line in tail:
+        show(host, line)
+    if code:
         raise typer.Exit(code)
 
 

@@ -25,7 +25,7 @@ PANELS = {
     "Train": ["pretrain", "finetune", "plan"],
     "Use": ["predict", "embed", "fill", "export"],
     "Evaluate": ["evaluate", "compare"],
-    "Verify": ["verify-resume", "replay", "reproduce"],
+    "Verify": ["verify-resume"],
     "Watch": ["watch", "status", "logs", "stop", "report", "sync"],
     "Elsewhere": ["submit", "env", "image"],
 }

@@ -66,7 +66,8 @@ def run(location: str, address: str | None = None, *, options: frozenset[str] = 
     options_given = options | ({"--address"} if address is not None else set())
     for option in sorted(options_given - target.takes):
         owner = "a Ray job" if option == "--address" else "a run directory or a Kubernetes job"
-        raise InputError(f"is for {owner}", where=option, fix="leave it out, or give RUN as one")
+        together = ", if you --follow" if option == "--lines" else ""
+        raise InputError(f"is for {owner}{together}", where=option, fix="leave it out, or give RUN as one")
     return target
 
 

@@ -1,4 +1,4 @@
-"""The commands that prove a run: kill and continue it, compute a step again, train it again."""
+"""`maskwright verify-resume`."""
 
 from __future__ import annotations
 
@@ -37,40 +37,3 @@ def verify_resume(
     print_result(verdict.report(), asdict(verdict), as_json)
     if verdict.differences:
         raise VerificationError("the killed run did not end as the other did")
-
-
-@command(app, "replay")
-def replay(run: str, step: int, as_json: AsJson = False) -> None:
-    """Recompute one step of a run, and list the documents of its batch. Does not change the run.
-
-    RUN: Run directory.
-    --step 0≤N: Step to recompute, from 0.
-    """
-    from maskwright.prove import replay as task
-
-    result = task.replay(run, step)
-    print_result(result.report(), asdict(result), as_json)
-
-
-@command(app, "reproduce")
-def reproduce(
-    what: str,
-    to: str = "reproduced",
-    check: bool = False,
-    seeds: int = 1,
-    store: str | None = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train a run again, and compare: bit by bit on the same kind of machine, else by the spread of losses.
-
-    what RUN: Run directory, or its URL.
-    --to PATH: Folder for the new runs; must not exist yet.
-    --check: Only compare fingerprints and kinds of machines, without training.
-    --seeds 1≤N (no --check): Number of runs to train, each with another seed, to measure the spread.
-    --store PATH: Token store of the run, if it has moved.
-    """
-    from maskwright.prove.reproduce import reproduce, require_reproduced
-
-    reproduction = reproduce(what, to, store=store, seeds=seeds, check=check)
-    print_result(reproduction.report(), asdict(reproduction), as_json)
-    require_reproduced(reproduction)

@@ -11,7 +11,7 @@ from maskwright.config.phases import end_by_step
 from maskwright.config.places import READ
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import GROWING
-from maskwright.config.settings import in_flow, keys_of, resumable_keys
+from maskwright.config.settings import differences, in_flow, resumable_keys
 from maskwright.core.console import typed
 from maskwright.core.errors import ConfigError
 from maskwright.core.hub import is_hub
@@ -27,8 +27,7 @@ def refuse_changes(
     the caller checks whether the run is still in that phase. Raises `ConfigError` listing the other differences, since
     they would make another run in the same folder.
     """
-    changed = [key for key in keys_of(kind) if old[key] != new[key]]
-    listed = {key: f"{key}: {in_flow(old[key])} -> {in_flow(new[key])}" for key in changed}
+    listed = differences(old, new)
     refused = [key for key in listed if key not in resumable_keys(kind) and not _is_moved(key, old[key], new[key])]
     fix = "restore the old values, or give --run a new folder"
     others = [key for key in refused if key != "schedule.steps"]

@@ -101,9 +101,8 @@ class Data(Section):
     in XLM-R."""
     format: Literal["store", "arrow", "pregenerated"] = "store"
     """Format of `store`. store: a token store. arrow: a folder of Arrow IPC files of token IDs, or of such folders.
-    pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data pregenerate` or by
-    pytorch-transformers' script; its masks are undone, and masking.* draws new ones. The last two are converted once,
-    into the cache."""
+    pregenerated: a folder of `epoch_0.json` and so on, by pytorch-transformers' script; its masks are undone, and
+    masking.* draws new ones. The last two are converted once, into the cache."""
     arrow: Arrow = Arrow()
     validation: Annotated[str | dict[str, str] | None, Resumable] = None
     """Token store whose held-out documents to evaluate on, instead of those in `store`; or several, as {name: store},

@@ -15,7 +15,6 @@ from maskwright.config.pretraining import (
     OF_ONE_RUN,
     CheckpointSection,
     EngineSection,
-    Health,
     Logging,
     Optimizer,
     Shape,
@@ -33,6 +32,8 @@ TaskKind = Literal[
     "token_classification",
     "question_answering",
 ]
+LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
+"""Kinds whose outputs have names; the others predict numbers or answers."""
 Column = str | Annotated[int, Field(ge=0)]
 """A column's name, or its number from 0 in a file without a header line."""
 Name = str | int
@@ -77,7 +78,7 @@ class Task(Section):
     def _labels_are_names(self) -> Task:
         if self.labels is None:
             return self
-        if self.kind in ("regression", "question_answering"):
+        if self.kind not in LABELLED:
             raise Refused(f"kind {self.kind} has no labels", fix="leave labels out")
         names = self.fixed_labels or ()
         if len(names) < 2 and self.kind != "multi_label_classification":
@@ -201,6 +202,14 @@ def default_row(task: Task) -> int:
     return 384 if task.kind == "question_answering" else 128
 
 
+def tokens_of_row(data: LabelledData, task: Task, most: int) -> int:
+    """Tokens of a row, for a model that reads `most`. Raises `ConfigError` for a row of more."""
+    if data.max_seq_len is not None and data.max_seq_len > most:
+        what = f"data.max_seq_len {data.max_seq_len} is above the {most} tokens that the model can read"
+        raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {most} or less")
+    return data.max_seq_len or min(default_row(task), most)
+
+
 class StartingModel(Shape):
     init_from: str | None = None
     """Encoder to start from: a run directory, a Hugging Face folder (safetensors) or hf://OWNER/NAME@REVISION,
@@ -280,7 +289,7 @@ class FinetuningEvaluation(Section):
     """Steps between evaluations on the validation split. Default: one epoch."""
     metric: str | None = None
     """Metric that chooses the best checkpoint; `loss` chooses the lowest. Default: accuracy, f1_micro (several labels),
-    pearson (numbers) or f1 (tags and questions)."""
+    mse (numbers) or f1 (tags and questions)."""
     patience: Count | None = None
     """Stop after this many evaluations without a better value (early stopping). Off by default."""
 
@@ -296,7 +305,6 @@ class FinetuneConfig(Section):
     batch: FinetuningBatch = FinetuningBatch()
     engine: EngineSection = EngineSection()
     checkpoint: CheckpointSection = CheckpointSection()
-    health: Health = Health()
     evaluation: FinetuningEvaluation = FinetuningEvaluation()
     logging: Logging = Logging()
 
@@ -308,7 +316,6 @@ class FinetuneConfig(Section):
             key = "label_smoothing" if optimizer.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
         optimizer.require_layers()
-        self.health.require_checkpoints(self.checkpoint)
         return self
 
     @property

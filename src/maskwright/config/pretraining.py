@@ -197,20 +197,6 @@ class CheckpointSection(Section):
     """Time from SIGTERM, SIGINT or SIGHUP to the end of the process. A step that takes longer is abandoned."""
 
 
-class Health(Section):
-    on_spike: Annotated[Literal["warn", "rollback"], Resumable] = "warn"
-    """What to do when the logged loss jumps far above the losses before it: `warn`, or `rollback` to the last
-    checkpoint of checkpoint.save_every_steps and skip the data since then."""
-    max_rollbacks: Annotated[Count, Resumable] = 3
-    """Stop with exit code 3 after this many rollbacks."""
-
-    def require_checkpoints(self, checkpoint: CheckpointSection) -> None:
-        """Raises `Refused` if there is nothing to roll back to."""
-        if self.on_spike == "rollback" and checkpoint.save_every_steps is None:
-            fix = "set both, or leave on_spike out"
-            raise Refused("health.on_spike: rollback needs checkpoint.save_every_steps", fix=fix)
-
-
 class EvaluationSection(Section):
     every_steps: Annotated[Count | None, Resumable] = None
     """Steps between evaluations on held-out rows with fixed 15 % masks. The run also evaluates at its start and end."""
@@ -252,7 +238,6 @@ class RunConfig(Section):
     batch: BatchSection = BatchSection()
     engine: EngineSection = EngineSection()
     checkpoint: CheckpointSection = CheckpointSection()
-    health: Health = Health()
     evaluation: EvaluationSection = EvaluationSection()
     logging: Logging = Logging()
 
@@ -280,7 +265,6 @@ class RunConfig(Section):
             what = "schedule.epochs needs rows of one length and one mixture, and as many of them in each step"
             raise Refused(what, fix="give schedule.steps instead, in a new run")
         configs(self)
-        self.health.require_checkpoints(self.checkpoint)
         self.optimizer.require_layers()
         if self.evaluation.patience is not None and self.evaluation.every_steps is None:
             raise Refused("evaluation.patience needs evaluation.every_steps", fix="set both, or leave patience out")
@@ -463,7 +447,7 @@ def _weighted(sources: Mapping[str, Source], weights: Mapping[str, float], name:
 
 
 def stage_at(all_stages: Sequence[Stage], step: int) -> Stage:
-    """The stage of update `step`; the last one for steps beyond the run's end, which a rollback may read."""
+    """The stage of update `step`; the last one for steps beyond the run's end."""
     return next((stage for stage in all_stages if step < stage.end), all_stages[-1])
 
 

@@ -150,6 +150,12 @@ def in_flow(value: Any) -> str:
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
 
 
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """The keys whose values differ, each with both in YAML: `key: old -> new`. An absent value is null."""
+    differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return {key: f"{key}: {in_flow(old.get(key))} -> {in_flow(new.get(key))}" for key in differing}
+
+
 def _parses(text: str, value: Any) -> bool:
     try:
         return bool(parse_yaml(text, text) == value)

@@ -87,7 +87,9 @@ def as_location(name: str, revision: str | None = None) -> str:
 def how_to_get(name: str) -> str:
     """The advice for a missing folder, which is often a model's name on the Hub."""
     owner, _, short = name.rpartition("/")
-    name = short if owner == "models" and short in OWNERS else name
+    if owner == "models" and short in OWNERS:  # as recipes name it
+        full = full_name(short)
+        return f"fetch it: `hf download {full} --local-dir {name}`; or give {PREFIX}{full}"
     is_local = name != short and (owner == "models" or os.path.isdir(owner))
     if is_local or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
         return "correct the path"

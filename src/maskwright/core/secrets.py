@@ -18,7 +18,11 @@ SECRET_VARIABLE = re.compile(
 )
 """KEY ends other words too, such as MONKEY."""
 USER = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)([^\s/?#'\"]*)@", re.IGNORECASE)
-SIGNS = "token|secret|passw|pwd|key|sig|credential|auth|sas"
+SIGNS = (
+    "(?<!(?:bos|eos|pad|unk|sep|cls)_)(?<!mask_)token(?!i[sz])|secret|passw|pwd|key(?!word|board)"
+    "|(?<!de)sig(?!nal)|credential|auth(?!or(?!i[sz]))|sas"
+)
+"""Parts of names of secrets, but for a model's special tokens, `tokenizer_class`, `keyword`, `signal`, `author`."""
 IN_QUERY, IN_QUOTES = (rf"[^{ends}\s'\"]{{0,60}}(?:{SIGNS})[^{ends}\s'\"]{{0,60}}" for ends in ("=&?#", "=&"))
 """Names of secrets. A name in a query ends where the next one begins, so that no part of a text is matched twice."""
 QUERY = re.compile(rf"([?&#]{IN_QUERY}=)[^&\s'\"<>]*[^&\s'\"<>.,:;)]", re.IGNORECASE)

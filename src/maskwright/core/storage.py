@@ -356,6 +356,12 @@ def read_json(location: str, fix: str = "repair or restore the file") -> Any:
         raise InputError(what, where=location, fix=fix) from None
 
 
+def read_json_or(default: Any, *path: str) -> Any:
+    """The JSON of the file at the joined path; `default` without a file. Raises as `read_json`."""
+    location = os.path.join(*path)
+    return read_json(location) if os.path.isfile(location) else default
+
+
 def sha256_of(value: Any) -> str:
     """Digest of a JSON-like value, independent of key order and spacing."""
     return hashlib.sha256(

@@ -22,7 +22,7 @@ from maskwright.core.errors import ConfigError, InputError, Locked, MaskwrightEr
 from maskwright.data.convert import Conversion, ConvertOptions, convert
 from maskwright.data.foreign.columns import arrow_files, counts_files, dataset_files, require_counts
 from maskwright.data.foreign.detect import Format, detect
-from maskwright.data.foreign.pregenerated import RECORD, TOKENIZER, epochs_of
+from maskwright.data.foreign.pregenerated import TOKENIZER, epochs_of
 from maskwright.data.store import TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
@@ -44,7 +44,7 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
         what = f"has no {TOKENIZER}/, but its examples are strings of a tokenizer"
         raise StoreError(what, where=location, fix=f"copy that tokenizer's folder to {own_tokenizer}")
     paths = (os.path.join(folder, name) for folder, names in storage.walk(location) for name in names)
-    read = sorted(path for path in paths if os.path.relpath(path, location).startswith(("epoch_", RECORD)))
+    read = sorted(path for path in paths if os.path.relpath(path, location).startswith("epoch_"))
     options = ConvertOptions(valid_fraction=0.0, special_tokens="remove")
     return _open(location, [location], read, tokenizer, options, "pregenerated")
 

@@ -103,13 +103,11 @@ def mask_rows(
     epochs: NDArray[np.int64],
     rows: NDArray[np.int64],
     slots: int,
-    budgets: NDArray[Any] | None = None,
 ) -> tuple[Int32, Int32, Int32, NDArray[np.float32]]:
     """Masks `input_ids` [M, T] at `masking.rate`. Returns (input_ids, predict_index [M*slots], labels, weights) as in
     `Batch`.
 
-    `epochs` and `rows` [M] name each row; the result for a row does not depend on the other rows. `budgets` [M]: tokens
-    to predict in each, in place of the rate.
+    `epochs` and `rows` [M] name each row; the result for a row does not depend on the other rows.
     """
     (M, T), kind = input_ids.shape, masking.kind
     row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))
@@ -120,9 +118,8 @@ def mask_rows(
     special_idx = np.flatnonzero(special)  # few, most often
     keys.ravel()[special_idx] = NEVER
     candidates = T - np.bincount(special_idx // T, minlength=M)
-    budgets = masking.rate * candidates if budgets is None else budgets
     edge = bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE)))
-    flat_idx, count = _choose(keys, budgets, edge, slots, candidates if begins is None else None)
+    flat_idx, count = _choose(keys, masking.rate * candidates, edge, slots, candidates if begins is None else None)
 
     labels = input_ids.ravel()[flat_idx]
     keys_of_rows, row_begins = np.repeat(row_keys, count), np.repeat(np.arange(0, M * T, T), count)

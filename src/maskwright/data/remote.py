@@ -118,8 +118,8 @@ def cached(location: str) -> str:
     folder = storage.cache_folder("stores", _cache_name(manifest))
 
     def find() -> str | None:
-        path = os.path.join(folder, MANIFEST)  # the tokenizer's roles may differ between stores of one fingerprint
-        return folder if os.path.exists(path) and storage.read_json(path) == manifest else None
+        # The tokenizer's roles may differ between stores of one fingerprint.
+        return folder if storage.read_json_or(None, folder, MANIFEST) == manifest else None
 
     def make() -> str:
         _download_store(origin, _files(manifest), folder, IN_CACHE)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from maskwright.config.settings import differences
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
@@ -63,8 +64,7 @@ class StoreWriter:
             then, now = {**then, **cleanings[0]}, {**now, **cleanings[1]}
         elif any(cleanings):
             words.append(f"its text was{'' if cleanings[0] else ' not'} cleaned")
-        keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
-        words += [f"{key} was {_shown(then.get(key))}, and is now {_shown(now.get(key))}" for key in keys]
+        words += differences(then, now).values()
         return words or ["other versions of what decides about documents made it, or its files came in another order"]
 
     def totals(self) -> dict[str, dict[str, int]]:
@@ -100,10 +100,6 @@ class StoreWriter:
             **more,
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
-
-
-def _shown(value: Any) -> str:
-    return "not given" if value in (None, [], {}) else str(value)[:60]
 
 
 def _by_record(files: Iterable[dict[str, Any]]) -> dict[str, str]:

@@ -218,8 +218,8 @@ def not_finite(step: int) -> HealthError:
     return HealthError(
         f"step {step}: the loss or its gradient is not finite; stopped before the update",
         step=step,
-        fix=f"find the text with `maskwright replay RUN --step {step}`; then set a lower optimizer.learning_rate or "
-        "more warm-up in a new run, or change the text",
+        fix="read the files and lines of its rows in RUN/not-finite; then set a lower optimizer.learning_rate or more "
+        "warm-up in a new run, or change the text",
     )
 
 

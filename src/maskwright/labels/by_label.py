@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.config.finetuning import Task
+from maskwright.config.finetuning import LABELLED, Task
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import KINDS, Predictions, entity_counts, gold_outcomes, label_counts, rates
 from maskwright.labels.spans import mark_spans
 
 BINS = 15
-CLASSES = ("single_label_classification", "multi_label_classification", "token_classification")
-"""Kinds of task whose results have labels."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def classification_report(
 ) -> list[ReportRow]:
     """Rows of labels (or of kinds of spans), then averages, as in scikit-learn's and seqeval's reports. `macro avg` is
     over labels that occur in predictions or gold, but with several per text over all. Empty for numbers and answers."""
-    if task.kind not in CLASSES:
+    if task.kind not in LABELLED:
         return []
     gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
     names, (hits, predicted, gold_counts) = tuple(labels), (np.zeros(0),) * 3
@@ -125,7 +123,7 @@ def calibration(
 ) -> Calibration | None:
     """The calibration of the probabilities; None for numbers and answers."""
     shares = predictions.probabilities
-    if task.kind not in CLASSES or shares is None:
+    if task.kind not in LABELLED or shares is None:
         return None
     gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
     confidence = shares.max(-1)

@@ -200,9 +200,9 @@ def _offsets(lengths: Any) -> Offsets:
 
 
 def class_targets(examples: Sequence[Example], task: Task, labels: Sequence[str]) -> NDArray[Any]:
-    """int32 (examples,) class ids; uint8 (examples, labels) one or zero; or float32 (examples,) numbers."""
+    """int32 (examples,) class ids; uint8 (examples, labels) one or zero; or float64 (examples,) numbers."""
     if task.kind == "regression":
-        return np.array([example.value for example in examples], np.float32)
+        return np.array([example.value for example in examples], np.float64)
     id_of = {name: id for id, name in enumerate(labels)}
     if task.kind == "single_label_classification":
         return np.array([id_of[example.labels[0]] for example in examples], np.int32)

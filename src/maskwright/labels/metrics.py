@@ -39,29 +39,17 @@ class Predictions:
     """Only for words, [words, 2]: the example and the word in it of each row of `probabilities`."""
 
 
-def default_metric(task: Task, labels: Sequence[str] = ()) -> str:
-    """A run's metric if its user names none. `labels` show whether tags mark spans."""
-    if task.kind == "token_classification" and labels and not mark_spans(labels):
-        return "accuracy"
-    return {
-        "single_label_classification": "accuracy",
-        "multi_label_classification": "f1_micro",
-        "regression": "pearson",
-        "token_classification": "f1",
-        "question_answering": "f1",
-    }[task.kind]
-
-
 def metric_names(task: Task, labels: Sequence[str]) -> tuple[str, ...]:
-    """The metrics of `measure`, without the parts that it adds for questions without answer."""
+    """The metrics of `measure`, without the parts that it adds for questions without answer. The first chooses a run's
+    checkpoint if its user names none: for numbers the squared error, since a correlation is blind to their scale."""
     if task.kind == "single_label_classification":
         return ("accuracy", "f1_macro", "matthews_corrcoef", *(("f1",) if len(labels) == 2 else ()))
     if task.kind == "token_classification":
-        return ("accuracy", *(("precision", "recall", "f1") if mark_spans(labels) else ("f1_macro",)))
+        return ("f1", "precision", "recall", "accuracy") if mark_spans(labels) else ("accuracy", "f1_macro")
     return {
-        "multi_label_classification": ("accuracy", "f1_micro", "f1_macro"),
-        "regression": ("pearson", "spearman", "mse"),
-        "question_answering": ("exact_match", "f1"),
+        "multi_label_classification": ("f1_micro", "f1_macro", "accuracy"),
+        "regression": ("mse", "pearson", "spearman"),
+        "question_answering": ("f1", "exact_match"),
     }[task.kind]
 
 

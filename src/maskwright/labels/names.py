@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from maskwright.config.finetuning import LabelledData, Task
+from maskwright.config.finetuning import LABELLED, LabelledData, Task
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, SourceError
 from maskwright.labels.example import Example, Reading
@@ -42,7 +42,7 @@ def find_labels(
     """
     if task.kind == "regression":
         _require_several_values(train)
-    if task.kind in ("regression", "question_answering"):
+    if task.kind not in LABELLED:
         return ()
     found = class_names or _columns(data, task)
     labels = task.fixed_labels or found or in_order(name for example in train for name in example.labels)

@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from maskwright.config.finetuning import Task
 from maskwright.config.retrieval import RetrievalData
 from maskwright.core import storage
-from maskwright.core.console import several
-from maskwright.core.errors import InputError, SourceError
-from maskwright.data import bits
-from maskwright.labels.split import HOLD_OUT_PURPOSE, key_of
+from maskwright.core.errors import SourceError
+from maskwright.labels.example import Example
+from maskwright.labels.split import hold_out
 from maskwright.text.compression import ending, unreadable
 from maskwright.text.document import place, strict
 from maskwright.text.tables import JSON_LINES, open_table, whole_characters
@@ -166,18 +163,12 @@ def _grade(text: str, where: str) -> int:
 
 
 def _hold_out(queries: Sequence[Query], seed: int, share: float) -> tuple[list[Query], list[Query]]:
-    """(train, validation), as `labels.split.hold_out` for examples: by the seed and the texts alone."""
-    hashes = [key_of(" ".join(query.text.split())) for query in queries]
-    keys, of_query = np.unique(np.array(hashes, np.uint64), return_inverse=True)
-    order = np.argsort(bits.extend(bits.key(seed, HOLD_OUT_PURPOSE, 0), keys), kind="stable")
-    count = math.floor(share * len(keys))
-    if not 0 < count < len(keys):
-        what = f"{several(len(keys), 'question')}: too few to hold out a share of {share:g} for validation"
-        fix = "raise it, judge more questions, or name a file under data.validation"
-        raise InputError(what, where="data.validation_fraction", fix=fix)
-    held = np.isin(of_query, order[len(keys) - count :])
-    train = [query for query, is_out in zip(queries, held, strict=True) if not is_out]
-    return train, [query for query, is_out in zip(queries, held, strict=True) if is_out]
+    """(train, validation). See `hold_out`; as examples of one label, the questions leave one to train on."""
+    examples = [
+        Example(query.where, 1, query.text, labels=("question",), key=str(at)) for at, query in enumerate(queries)
+    ]
+    train, held = ([queries[int(one.key)] for one in part] for part in hold_out(examples, Task(), seed, share))
+    return train, held
 
 
 def _fingerprint(passages: Sequence[str], splits: dict[str, list[Query]]) -> str:

@@ -21,6 +21,8 @@ from maskwright.data.order import order
 from maskwright.data.packing import best_fit
 from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets
 
+PREDICTION_TOKENS = 4096
+"""Tokens in a batch for predictions, roughly."""
 Ints = NDArray[np.int64]
 Places = tuple[Ints, Ints, int]
 """([examples] row of each, [examples] its first position, number of rows)"""
@@ -155,7 +157,7 @@ class Packer:
             return owner, first, np.zeros(len(rows), np.int32)
         assert isinstance(targets, np.ndarray)
         labels = targets[rows]
-        if self.kind == "multi_label_classification":
+        if self.kind in ("multi_label_classification", "regression"):
             labels = labels.astype(np.float32)
         return owner, first, labels[:, None] if self.kind == "regression" else labels
 
@@ -210,9 +212,9 @@ class ExampleStream:
         return int(lengths.sum()), float(np.square(lengths).sum())
 
 
-def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
-    """Batches of all rows of `packer.encoded`, sorted by length, padded to one shape."""
-    lengths = np.diff(packer.encoded.offsets)
+def prediction_batches(packer: Packer, tokens: int = PREDICTION_TOKENS) -> list[Packed]:
+    """Batches of all rows of `packer.encoded`, of some `tokens` each, sorted by length, padded to one shape."""
+    lengths, rows_at_once = np.diff(packer.encoded.offsets), max(1, tokens // packer.T)
     if packer.kind == "question_answering":  # the loss is over a whole row
         ranked, first = np.argsort(-lengths, kind="stable"), np.arange(len(lengths) + 1)
     else:

@@ -41,7 +41,7 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
             what, fix = f"holds one sentence of {words:,} words", "put a blank line after each sentence"
             raise InputError(f"{what}, so none can be held out for validation", where=examples[0].where, fix=fix)
         different = len(units.sizes)
-        what = f"{len(examples)} training examples are too few to hold out {share:g} of them for validation"
+        what = f"too few training examples ({len(examples)}) to hold out {share:g} of them for validation"
         where, fix = "data.validation_fraction", "raise it, give more examples, or name a file under data.validation"
         if different <= len(examples) / 2:
             part = several(different, f"different {'context' if task.kind == 'question_answering' else 'text'}")

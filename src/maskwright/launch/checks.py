@@ -71,8 +71,8 @@ def warn_of_trackers(command: Training, there: Sequence[str] = ()) -> None:
     """Warns of packages that `logging.report_to` needs in the job's image. `there`: packages that the job installs."""
     for name in read(command)[0].logging.report_to:
         if name != "tensorboard" and not any(each.startswith(name) for each in there):
-            what = f"logging.report_to: the job's image has to hold {name}, and `maskwright image` leaves it out"
-            warn(f"{what}. Fix: build an image on it, as docs/containers.md#another-package-in-it shows")
+            what = f"logging.report_to: the job needs {name} in its image, but `maskwright image` leaves it out"
+            warn(f"{what}. Fix: add it as docs/containers.md#another-package-in-it shows")
 
 
 def locations(command: Training, config: RunConfig | FinetuneConfig) -> dict[str, str]:

@@ -28,6 +28,8 @@ TaskKind = Literal[
     "question_answering",
 ]
 """The kind of a model's output. The first is pretraining's; the others are Hugging Face's problem types and tasks."""
+OUTPUTS = {"regression": 1, "question_answering": 2}
+"""Outputs of the tasks that have no labels."""
 SEQUENCE_TASKS = ("single_label_classification", "multi_label_classification", "regression")
 """These read a text's first token, or the mean of all of its tokens (`ModelConfig.pools`)."""
 POOLINGS = ("bos", "mean", "late")

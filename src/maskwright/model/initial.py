@@ -53,15 +53,13 @@ def with_new_head(config: ModelConfig, parameters: Parameters, seed: int, *, sam
     return result
 
 
-def begin_among(values: NDArray[np.float64], parameters: Parameters) -> None:
-    """Gives a new head's last matrix the mean and the deviation of the numbers that it learns, which steps of the
-    learning rate may never reach from 0. One that was trained stays."""
-    last = [*filter(_is_last, parameters)]
-    if not any(parameters[name].any() for name in last if name.endswith("bias")):
-        for name in last:
-            parameters[name] = parameters[name] * np.float32(max(1.0, values.std()))
-            if name.endswith("bias"):
-                parameters[name] += np.float32(values.mean())
+def with_outputs(parameters: Parameters, factor: float, shift: float) -> Parameters:
+    """The parameters of a head whose outputs are `factor` times as large, and then larger by `shift`."""
+    result = dict(parameters)
+    for name in filter(_is_last, parameters):
+        scaled = parameters[name].astype(np.float64) * factor
+        result[name] = (scaled + shift if name.endswith("bias") else scaled).astype(np.float32)
+    return result
 
 
 def _is_last(name: str) -> bool:

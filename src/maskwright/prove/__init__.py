@@ -1,1 +1,1 @@
-"""Proofs that a killed run continues, and that a run can be reproduced, with the same bits."""
+"""The proof that a killed run continues with the same bits."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,15 +125,8 @@ def how_to_repeat(run: RecordedRun) -> list[Block]:
     if run.record is None:
         return []
     blocks: list[Block] = []
-    if run.repeats:
-        store = not run.is_finetuning and not run.record.pretraining.data.mixture
-        elsewhere = " If its token store has moved, add --store with its location." if store else ""
-        text = (
-            "This trains the run again and compares: bit by bit on a machine of the same kind, and else by the spread."
-        )
-        blocks.append(Paragraph(text + elsewhere))
-        blocks.append(Code(typed(["reproduce", _near(run.location)])))
-        blocks.append(Paragraph("These are the single steps:"))
+    if not run.record.repeats:
+        blocks.append(Paragraph("Its configuration changed between two starts, so no single command repeats the run."))
     lines: list[str] = []
     for source in run.card.get("sources", []) if run.card.get("kind") == "text" else []:
         lines += _preparation(source)
@@ -162,12 +154,6 @@ def _as_yaml(values: Mapping[str, Any]) -> str:
         previous = sections
         lines.append(f"{'  ' * len(sections)}{key}: {in_flow(_set(value))}")
     return "\n".join(lines)
-
-
-def _near(location: str) -> str:
-    """The location as a user would type it here."""
-    relative = location if "://" in location else os.path.relpath(location)
-    return location if relative.startswith("..") else relative
 
 
 def _preparation(source: Mapping[str, Any]) -> list[str]:

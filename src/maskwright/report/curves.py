@@ -28,7 +28,7 @@ FAR, TOO_FAR = 20.0, 3.0
 higher than all but the highest hundredth are cut off."""
 UNITS_OF_MARKS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
 """(least highest mark of a scale, its unit, the unit's suffix)"""
-TickKind = Literal["saved", "started", "spiked", "rolled-back"]
+TickKind = Literal["saved", "started", "spiked"]
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,10 @@ def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
     title = f"<title>{escape(tick.text)}</title>"
     kind = f"tick {tick.kind}" + (f" own {tick.colour}" if tick.colour else "")
     upright = line(kind, x, x, top, bottom, title)
-    mark = {"started": "▶", "spiked": "▲", "rolled-back": "◀"}.get(tick.kind)
+    mark = {"started": "▶", "spiked": "▲"}.get(tick.kind)
     if mark is None:
         return upright
-    shift = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike is at the same step
-    attributes = f'x="{x}"{shift} y="{bottom - height - 1}" text-anchor="middle"'
+    attributes = f'x="{x}" y="{bottom - height - 1}" text-anchor="middle"'
     return f'{upright}<text class="{kind}" {attributes}>{mark}</text>'
 
 

@@ -84,11 +84,10 @@ circle.s0, circle.s1, circle.s2, circle.s3, circle.s4, circle.s5 { fill: var(--o
 .line.s4 { stroke-dasharray: 9 3 2 3; }
 line.tick { stroke: var(--faint); stroke-width: 1.2; }
 line.tick.started { stroke: var(--fourth); stroke-dasharray: 4 3; }
-line.tick.spiked { stroke: var(--bad); } line.tick.rolled-back { stroke: var(--third); stroke-dasharray: 1 2; }
+line.tick.spiked { stroke: var(--bad); }
 svg text.tick, .legend .tick { font-size: 11px; }
 svg text.started, .legend .started { fill: var(--fourth); color: var(--fourth); }
 svg text.spiked, .legend .spiked { fill: var(--bad); color: var(--bad); }
-svg text.rolled-back, .legend .rolled-back { fill: var(--third); color: var(--third); }
 line.tick.own { stroke: var(--own); } svg text.tick.own { fill: var(--own); }
 .legend { font-size: .9rem; color: var(--faint); } .legend .key { display: inline-block; margin-right: 1.1rem; }
 span > svg.swatch { display: inline-block; width: 24px; vertical-align: middle; }

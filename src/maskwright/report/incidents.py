@@ -16,16 +16,13 @@ MOST_LINES = 200
 
 
 def ticks(run: RecordedRun) -> list[Tick]:
-    """Saves, further starts, spikes and rollbacks."""
+    """Saves, further starts and spikes."""
     marks = [Tick(line["step"], "saved", f"saved at step {line['step']:,}") for line in run.at("saved")]
     for start_idx, line in enumerate(run.at("started")):
         if start_idx:
             marks.append(Tick(line["step"], "started", f"attempt {line.get('attempt')} from step {line['step']:,}"))
     for line in run.at("spiked"):
         marks.append(Tick(line["step"], "spiked", f"spike at step {line['step']:,}: loss {_loss(line)}"))
-    for line in run.at("rolled back"):
-        text = f"from step {line['step']:,} back to {line.get('to')}"
-        marks.append(Tick(line["step"], "rolled-back", text))
     return marks
 
 
@@ -72,8 +69,6 @@ def _sentence(line: Mapping[str, Any], *, first: bool, again: bool) -> str:
         return f"Started {where}." if first else f"Attempt {line.get('attempt')} went on from step {step}, {where}."
     if event == "spiked":
         return f"The loss spiked at step {step}, to {_loss(line)}."
-    if event == "rolled back":
-        return f"At step {step} the run went back to step {line.get('to')}, and left out the data since then."
     if event == "ended":
         code = f" (exit {line.get('exit')})" if line.get("exit") else ""
         message = str(line.get("message") or "").rstrip(".")
@@ -118,6 +113,5 @@ def summary(run: RecordedRun) -> str:
         several(len(run.at("saved")), "save"),
         several(restarts, "restart") + after,
         several(len(run.at("spiked")), "spike"),
-        several(len(run.at("rolled back")), "rollback"),
     ]
     return ", ".join(counts) + "."

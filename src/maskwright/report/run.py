@@ -127,11 +127,6 @@ class RecordedRun:
         record = self.record
         return record is not None and record.has_ended(self.metrics, self.steps, has_results=bool(self.results))
 
-    @property
-    def repeats(self) -> bool:
-        """Whether `maskwright reproduce` accepts the run: it has ended, and one command repeats it."""
-        return self.record is not None and self.record.repeats and self.has_ended and bool(self.saved)
-
     def at(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.history if line.get("event") == event]
 

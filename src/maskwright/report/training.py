@@ -20,7 +20,6 @@ LEGENDS = {
     "saved": ("|", "save"),
     "started": ("▶", "restart"),
     "spiked": ("▲", "spike"),
-    "rolled-back": ("◀", "rollback"),
 }
 
 

@@ -24,7 +24,7 @@ from maskwright.run.record import CONFIG, RunRecord, parse
 
 Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
-Event = Literal["started", "saved", "spiked", "rolled back", "ended"]
+Event = Literal["started", "saved", "spiked", "ended"]
 HISTORY, DATA_CARD = "history.jsonl", "data.json"
 RESULTS = "results.json"
 """The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""
@@ -201,8 +201,7 @@ class RunDirectory:
 
     def read_data_card(self) -> dict[str, Any] | None:
         """`data.json`; None before it is written."""
-        path = self.path(DATA_CARD)
-        card = storage.read_json(path) if os.path.exists(path) else None
+        card = storage.read_json_or(None, self.path(DATA_CARD))
         return card if isinstance(card, dict) else None
 
     def append_history(self, event: Event, step: int, **more: Any) -> None:

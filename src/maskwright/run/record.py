@@ -174,6 +174,9 @@ class RunRecord:
     lower_is_better: bool = True
     labels: tuple[str, ...] = ()
     """Names of a classifier's outputs."""
+    unit: tuple[float, float] | None = None
+    """Only for numbers: (mean, standard deviation) of the training labels. The outputs of its checkpoints are labels
+    less the mean, in deviations, which bf16 can hold also for labels such as years."""
     may_be_none: bool | None = None
     """Only for questions: whether some of the training questions have no answer."""
     warmup_share: float | None = None

@@ -226,7 +226,7 @@ def _renumbered(step: Any, ids: dict[str, int]) -> Any:
 def _renew_config(folder: str, new: dict[int, int]) -> None:
     """Renews the ids in `tokenizer_config.json`, where older versions of `transformers` wrote some."""
     path = os.path.join(folder, CONFIG_FILES[0])
-    config = storage.read_json(path) if os.path.exists(path) else {}
+    config = storage.read_json_or({}, path)
     if decoder := config.get("added_tokens_decoder"):
         kept = {str(new[int(old)]): token for old, token in decoder.items() if int(old) in new}
         storage.write_json(path, {**config, "added_tokens_decoder": kept})

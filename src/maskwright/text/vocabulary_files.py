@@ -97,14 +97,13 @@ def _require_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) 
 
 def _of_model(folder: str) -> dict[str, Any]:
     """The model's `config.json`; empty without one."""
-    path = os.path.join(folder, "config.json")
-    values = storage.read_json(path) if os.path.isfile(path) else {}
+    values = storage.read_json_or({}, folder, "config.json")
     return values if isinstance(values, dict) else {}
 
 
 def _config(folder: str) -> dict[str, Any]:
     added = os.path.join(folder, ADDED)
-    tokens = storage.read_json(added) if os.path.isfile(added) else {}
+    tokens = storage.read_json_or({}, added)
     if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
         raise TokenizerError("has tokens of its own, but no tokenizer.json", where=added, fix=SAVE_AGAIN)
     config: dict[str, Any] = {}

@@ -44,11 +44,10 @@ def save(
     *,
     keep: int,
     keep_every_steps: int | None = None,
-    planned: int | None = None,
     best: int | None = None,
 ) -> str:
-    """Writes `folder/step-…` and returns it. Then deletes older checkpoints, except the `keep` newest, step `best`,
-    those at multiples of `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback may go.
+    """Writes `folder/step-…` and returns it. Then deletes older checkpoints, except the `keep` newest, step `best` and
+    those at multiples of `keep_every_steps`.
 
     `record` goes into state.json. Raises `CheckpointError` before writing if the disk is too full; the older
     checkpoints then stay as they are.
@@ -65,7 +64,7 @@ def save(
             shutil.rmtree(target, ignore_errors=True)
             raise _not_written(target, size_bytes(state), error) from None
     try:
-        for step in outdated(whole_steps(folder), keep, keep_every_steps, planned, best):
+        for step in outdated(whole_steps(folder), keep, keep_every_steps, best):
             # The manifest goes first, so that a kill in between leaves no half checkpoint that looks complete.
             old = os.path.join(folder, step_folder(step))
             os.unlink(os.path.join(old, MANIFEST))
@@ -85,12 +84,9 @@ def _sweep(folder: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def outdated(
-    steps: list[int], keep: int, keep_every_steps: int | None, planned: int | None = None, best: int | None = None
-) -> list[int]:
+def outdated(steps: list[int], keep: int, keep_every_steps: int | None, best: int | None = None) -> list[int]:
     """The ascending `steps` without those that `save` keeps."""
     kept = {step for step in steps if step == best or (keep_every_steps and step % keep_every_steps == 0)}
-    kept |= set([step for step in steps if planned and step % planned == 0][-2:])
     return [step for step in steps[:-keep] if step not in kept]
 
 
@@ -142,26 +138,6 @@ def require_space(folder: str, needed: int) -> None:
         )
 
 
-def set_aside_after(folder: str, step: int, multiple: int) -> bool:
-    """Renames to `spiked-step-…` every checkpoint newer than the last planned one at or before `step`: at a multiple of
-    `multiple`, not saved by a clock or a stop. Returns False, and renames nothing, if there is none."""
-    steps = whole_steps(folder)
-    good = [s for s in steps if s <= step and s % multiple == 0]
-    if not good:
-        return False
-    for later in (s for s in steps if s > good[-1]):
-        _rename(os.path.join(folder, step_folder(later)), "spiked")
-    return True
-
-
-def _rename(path: str, why: str) -> None:
-    """Renames `step-…` to `WHY-step-…`."""
-    folder, name = os.path.split(path)
-    aside = os.path.join(folder, f"{why}-{name}")
-    shutil.rmtree(aside, ignore_errors=True)  # from an earlier attempt that ended in the same way
-    os.replace(path, aside)
-
-
 def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, Any]] | None:
     """The newest undamaged checkpoint, and its state.json; None if there never was a checkpoint.
 
@@ -181,7 +157,9 @@ def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, 
         if damaged:
             warn(f"using the checkpoint before: {path}")
         for old in damaged if set_aside else []:
-            _rename(old, "damaged")
+            aside = os.path.join(folder, f"damaged-{os.path.basename(old)}")
+            shutil.rmtree(aside, ignore_errors=True)  # from an earlier attempt that ended in the same way
+            os.replace(old, aside)
         return loaded
     if steps:
         raise CheckpointError("every checkpoint is damaged", where=folder, fix="start a new run, or restore a copy")

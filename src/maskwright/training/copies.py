@@ -2,7 +2,7 @@
 
     gs://bucket/runs/one/step-00001200/
       the files of the checkpoint
-      config.resolved.json, metrics.jsonl, rollbacks.json,
+      config.resolved.json, metrics.jsonl,
       history.jsonl, data.json                                of the run directory at that time
       tokenizer/                                              so that the model can be used without the store
       MANIFEST.json                                           uploaded last, and only if there is none yet
@@ -45,7 +45,7 @@ from maskwright.training import checkpoint
 from maskwright.training.checkpoint import outdated
 
 RESTORE = "restore it, or delete the folder"
-RUN_FILES = (CONFIG, "metrics.jsonl", "rollbacks.json", HISTORY, DATA_CARD)
+RUN_FILES = (CONFIG, "metrics.jsonl", HISTORY, DATA_CARD)
 TOKENIZER = "tokenizer"
 
 
@@ -122,8 +122,7 @@ class Copies:
 
     def fetch(self, directory: RunDirectory, require_same: Callable[[RunRecord], None]) -> None:
         """Downloads the newest copy if it is newer than the run directory's checkpoints, and the best if it lacks it.
-        A copy that is damaged, or from before a rollback of the run, is named in a warning, and the copy before it is
-        used.
+        A copy that is damaged is named in a warning, and the copy before it is used.
 
         `require_same` gets the copied run's record and raises if it belongs to another run; then nothing changes.
         Raises `CheckpointError` if all copies are damaged.
@@ -179,10 +178,6 @@ class Copies:
                         what = "is not what was saved (sha256 differs)"
                         raise CheckpointError(what, where=f"{self._url(step)}/{name}", fix=RESTORE)
                 require_same(parse(storage.read_json(os.path.join(partial, CONFIG)), f"{self._url(step)}/{CONFIG}"))
-                done, known = (_rollbacks(folder) for folder in (directory.location, partial))
-                if with_records and done != known[: len(done)]:
-                    what, fix = "is from before a rollback", "not needed, since it is left out"
-                    raise CheckpointError(what, where=self._url(step), fix=fix)
                 for name in of_run if with_records else ():
                     storage.make_folder(os.path.dirname(directory.path(name)))
                     os.replace(os.path.join(partial, name), directory.path(name))
@@ -193,11 +188,6 @@ class Copies:
                 storage.write_json(os.path.join(partial, MANIFEST), {"format": manifest["format"], "files": files})
         except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"is damaged: {error}", where=self._url(step), fix=RESTORE) from None
-
-    def remove_after(self, step: int) -> None:
-        """Deletes the copies of later steps, which a rollback has abandoned."""
-        for later in (copied for copied in self.steps() if copied > step):
-            self._remove(later)
 
     def _remove(self, step: int) -> None:
         self.folder.remove(f"{step_folder(step)}/{MANIFEST}")
@@ -235,9 +225,3 @@ def _run_files(directory: RunDirectory) -> list[str]:
 def _is_run_file(name: str) -> bool:
     folder, _, file = name.rpartition("/")
     return name in RUN_FILES or (folder == TOKENIZER and file not in ("", ".", ".."))
-
-
-def _rollbacks(folder: str) -> list[Any]:
-    path = os.path.join(folder, "rollbacks.json")
-    rollbacks = storage.read_json(path) if os.path.exists(path) else []
-    return rollbacks if isinstance(rollbacks, list) else []

@@ -6,16 +6,11 @@ would have without the stop.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 
-from maskwright.core import storage
 from maskwright.core.console import warn
-from maskwright.core.errors import InputError
-from maskwright.run.directory import RunDirectory
 
 WINDOW_LINES, FEWEST_LINES, NEW_LEVEL_LINES = 50, 10, 10
 SPIKE_DEVIATIONS, SPIKE_SHARE = 8.0, 0.1
@@ -89,38 +84,3 @@ class LossWatch:
         usual = statistics.median(self._losses)
         deviation = 1.4826 * statistics.median(abs(value - usual) for value in self._losses)
         return loss - usual > max(SPIKE_DEVIATIONS * deviation, SPIKE_SHARE * usual)
-
-
-@dataclass(frozen=True)
-class Rollback:
-    """One return to an earlier checkpoint. The rows between the checkpoint and the spike are skipped."""
-
-    seen: int
-    """Step of the log line whose loss spiked."""
-    step: int
-    """Step of the checkpoint that the run went back to."""
-    data: int
-    """The step whose rows update `step` uses afterwards: the step at which the run stood."""
-
-
-class Rollbacks:
-    """`rollbacks.json` of a run directory: the data of a step is a function of the step and of this list."""
-
-    def __init__(self, directory: RunDirectory) -> None:
-        self._path = directory.path("rollbacks.json")
-        noted = storage.read_json(self._path) if os.path.exists(self._path) else []
-        try:
-            self.all = [Rollback(**record) for record in noted]
-        except TypeError:
-            raise InputError(
-                "is not a list of rollbacks", where=self._path, fix="restore the file, or start a new run"
-            ) from None
-
-    def add(self, rollback: Rollback) -> None:
-        self.all.append(rollback)
-        storage.write_json(self._path, [asdict(record) for record in self.all])
-
-    def data_step(self, step: int) -> int:
-        """The step whose rows update `step` uses; after a rollback it is a later one."""
-        last = next((record for record in reversed(self.all) if record.step <= step), None)
-        return step if last is None else last.data + step - last.step

@@ -13,8 +13,7 @@ from maskwright.model.config import ModelConfig
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.record import RunRecord
 from maskwright.training.beats import Beats
-from maskwright.training.contention import Contention
-from maskwright.training.health import LossWatch, Rollbacks
+from maskwright.training.health import LossWatch
 from maskwright.training.metrics import Counters, Speed
 from maskwright.training.objective import Objective
 from maskwright.training.saver import Saver
@@ -36,7 +35,6 @@ class Job:
     saver: Saver | None
     """None except on rank 0, which alone writes."""
     watch: LossWatch
-    rollbacks: Rollbacks
     beats: Beats
     step: int = 0
     """Finished updates."""
@@ -47,7 +45,6 @@ class Job:
     counters: Counters = field(default_factory=Counters)
     speed: Speed = field(default_factory=Speed)
     usage: Usage = field(default_factory=Usage)
-    contention: Contention = field(default_factory=Contention)
     status: Status = field(default_factory=Status)
     status_written: float = 0.0
     reported: float = 0.0

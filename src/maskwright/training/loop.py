@@ -6,7 +6,6 @@ import json
 import math
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from typing import Any
 
 from maskwright.config.finetuning import FinetuneConfig
@@ -20,7 +19,7 @@ from maskwright.run.directory import Phase
 from maskwright.run.metric_names import trainer_names
 from maskwright.run.record import evaluations
 from maskwright.training import checkpoint
-from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback
+from maskwright.training.health import HEALTH_FIX, LossWatch
 from maskwright.training.job import Job
 from maskwright.training.metrics import Counters, TensorBoard
 from maskwright.training.objective import UpdateCounts
@@ -65,8 +64,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 begun = _begin_step(job, prefetcher, stop, vote.own)
 
                 # ---- the log line of the step before, while a device computes this one
-                if _write_line(job, board, bar, vote):
-                    continue
+                _write_line(job, board, bar)
                 if begun is None:  # nothing has changed: the step is computed after the restart
                     break
 
@@ -78,15 +76,15 @@ def train(job: Job, stop: StopRequest) -> None:
                 stop.look(job.directory if job.is_rank_0 else None, job.step)
                 vote.take(stats.vote)
 
-                # ---- once in a while: a log line, which may show a spike and send the run back; evaluate, save
+                # ---- once in a while: a log line, an evaluation, a save
                 evaluates = is_due(config.evaluation.every_steps, job.step) and job.step < steps
                 saves = vote.due_to_save(job.step) and job.step < steps
                 if is_due(config.logging.every_steps, job.step) or job.step == steps:
                     job.unlogged = stats
                 leaves_loop = job.ended or vote.stops
                 now = evaluates or saves or leaves_loop or profile.is_due(job.step - first)
-                if (now or not job.engine.leaves_host_free) and _write_line(job, board, bar, vote):
-                    continue
+                if now or not job.engine.leaves_host_free:
+                    _write_line(job, board, bar)
                 if evaluates:
                     evaluate(job, board, stop)
                     saves = saves or job.objective.best_step == job.step
@@ -114,8 +112,8 @@ def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
         return
     began = time.perf_counter()
     held_out, tried = job.objective.held_out[: job.engine.dp_degree], set[float]()
-    for data_step, batches in job.objective.trials(job.rollbacks.data_step(job.step), local):
-        theta = _set_rope_theta(job, data_step)
+    for step, batches in job.objective.trials(job.step, local):
+        theta = _set_rope_theta(job, step)
         job.engine.dry_run(batches, held_out if theta not in tried else [])
         tried.add(theta)
     _set_rope_theta(job, max(job.step - 1, 0))
@@ -131,8 +129,7 @@ def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
 
 
 def _set_rope_theta(job: Job, step: int) -> float:
-    """Gives the engine the base of rotary positions that update `step` is computed with; returns it. It is keyed by the
-    update's step, not its data's: a checkpoint records only the former."""
+    """Gives the engine the base of rotary positions that update `step` is computed with; returns it."""
     theta = job.objective.rope_theta(step) or job.model.rope_theta
     job.engine.use_rope_theta(theta)
     return theta
@@ -204,12 +201,9 @@ def _begin_step(
 ) -> tuple[StepStats, UpdateCounts] | None:
     """Gives the engine the micro-batches of this rank for one update; None if the update was given up."""
     job.beats.begin_step(job.step)
-    data_step = job.rollbacks.data_step(job.step)
     _set_rope_theta(job, job.step)
     with job.speed.part("data"):
-        ahead = job.engine.leaves_host_free and job.step + 1 < job.steps
-        following = job.rollbacks.data_step(job.step + 1) if ahead else None
-        batches, work = prefetcher.take(data_step, following)
+        batches, work = prefetcher.take(job.step, ahead=job.engine.leaves_host_free and job.step + 1 < job.steps)
     with job.speed.part("step"):
         stats = job.engine.step(batches, job.config.learning_rate_at(job.step), lambda: stop.urgent, vote)
     return (stats, work) if stats else None
@@ -225,21 +219,19 @@ def _count(job: Job, stats: StepStats, work: UpdateCounts) -> None:
         job.saver.look()
 
 
-def _write_line(job: Job, board: TensorBoard | None, bar: Progress, vote: Vote) -> bool:
-    """Writes the log line of the last step if one is due and not written yet; waits only for that step's numbers.
-    Returns whether they sent the run back."""
+def _write_line(job: Job, board: TensorBoard | None, bar: Progress) -> None:
+    """Writes the log line of the last step if one is due and not written yet; waits only for that step's numbers."""
     if job.unlogged is None:
-        return False
+        return
     stats, job.unlogged = job.unlogged, None
     with job.speed.part("wait"):
         job.engine.check(stats)
-    if not _log(job, board, bar, stats):
-        return False
-    with job.speed.paused():
-        if not _roll_back(job, bar):
-            return False
-    vote.rolled_back(job.step)
-    return True
+    record = _line(job, stats)
+    _watch_empty(job)
+    _write(job, board, record)
+    _show(job, bar, record)
+    if job.watch.look(job.step, record["loss"], int(record.get("phase") or 0)) and job.is_rank_0:
+        job.directory.append_history("spiked", job.step, loss=record["loss"])
 
 
 def _watch_empty(job: Job) -> None:
@@ -257,33 +249,21 @@ def _watch_empty(job: Job) -> None:
         raise HealthError(what, fix=f"start a new run with a higher {keys}")
 
 
-def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> bool:
-    """Writes a line of metrics. Returns whether its loss is a spike that the run goes back from."""
-    record = _line(job, stats)
-    _watch_empty(job)
-    _write(job, board, record)
-    _show(job, bar, record)
-    spike = job.watch.look(job.step, record["loss"], int(record.get("phase") or 0))
-    if spike and job.is_rank_0:
-        job.directory.append_history("spiked", job.step, loss=record["loss"])
-    return spike and job.config.health.on_spike == "rollback"
-
-
 def _line(job: Job, stats: StepStats) -> dict[str, Any]:
     """The numbers of a line of metrics, since the one before it."""
     tokens_per_second, flops, updates = job.speed.take()
     examples = job.config.batch.examples if isinstance(job.config, FinetuneConfig) else None
     with_muon = flops + updates * products_flops(job.model) if job.config.optimizer.kind == "muon" else 0.0
     job.status.busy = job.usage.take()
-    norm, data_step = float(stats.grad_norm), job.rollbacks.data_step(job.step - 1)
+    norm = float(stats.grad_norm)
     return {
         "step": job.step,
         "loss": job.counters.take_loss(),
         "learning_rate": job.config.learning_rate_at(job.step - 1),
         "grad_norm": norm if math.isfinite(norm) else None,  # fp16 may have skipped this very update
         **job.engine.scaling(),
-        **job.objective.logged(data_step),
-        "epoch": round(job.objective.epoch(data_step + 1), 6),
+        **job.objective.logged(job.step - 1),
+        "epoch": round(job.objective.epoch(job.step), 6),
         "tokens": job.counters.tokens,
         "tokens_per_second": round(tokens_per_second, 1),
         **({"examples_per_second": round(updates * examples, 1)} if examples else {}),
@@ -305,42 +285,6 @@ def _show(job: Job, bar: Progress, record: dict[str, Any]) -> None:
     bar.note = f"loss {record['loss']:.3f}  {record['tokens_per_second']:,.0f} tokens/s"
     if job.engine.device != "cpu":  # a CPU's speed depends on its neighbours of the moment
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
-    elif job.alone and (warning := job.contention.look()):  # other ranks on this machine do not count as other programs
-        warn(warning)
-
-
-def _roll_back(job: Job, bar: Progress) -> bool:
-    """Goes back to a checkpoint from before the spike, if there is one, and on with data after the spike. Raises
-    `HealthError` when the run has done so too often."""
-    seen, rollbacks = job.step, job.rollbacks.all
-    if len(rollbacks) >= job.config.health.max_rollbacks:
-        raise HealthError(f"step {seen}: the loss spiked again after {len(rollbacks)} rollbacks", fix=HEALTH_FIX)
-    if job.saver:
-        job.saver.finish()
-    loaded = _checkpoint_before(job, seen) if job.is_rank_0 else None
-    if not job.engine.processes.broadcast(b"found" if loaded else b""):
-        warn("there is no checkpoint to go back to yet; continuing")
-        return False
-    if loaded:
-        # The note comes before the state: after a kill in between, the run continues from the same checkpoint and data.
-        job.rollbacks.add(Rollback(seen, loaded[0].step, job.rollbacks.data_step(seen)))
-        if job.saver:
-            job.saver.forget_after(loaded[0].step)
-    restore(job, *(loaded or FROM_RANK_0))
-    if job.is_rank_0:
-        job.directory.append_history("rolled back", seen, to=job.step)
-    bar.advance(job.step - seen)
-    note(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")
-    return True
-
-
-def _checkpoint_before(job: Job, seen: int) -> tuple[TrainState, dict[str, Any]] | None:
-    # Only checkpoints up to the last ordinary log line are trusted, and the target of the last rollback.
-    rollbacks = job.rollbacks.all
-    ordinary = max(seen - job.config.logging.every_steps, rollbacks[-1].step if rollbacks else 0)
-    every = job.config.checkpoint.save_every_steps or 1
-    kept = checkpoint.set_aside_after(job.directory.checkpoints, ordinary, every)
-    return checkpoint.load_newest(job.directory.checkpoints, set_aside=True) if kept else None
 
 
 FROM_RANK_0: tuple[TrainState, dict[str, Any]] = TrainState(0, {}), {}
@@ -356,7 +300,6 @@ def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
     history = json.loads(job.engine.processes.broadcast(json.dumps(history).encode()))
     job.engine.at_once = AtOnce(**history["at_once"])
     job.step, job.counters = history["step"], Counters(**history["counters"])
-    job.rollbacks.all = [Rollback(**rollback) for rollback in history["rollbacks"]]
     job.evaluated = set(history["evaluated"])
     job.objective.remember(history["evaluations"], history["saved"])
     job.watch = LossWatch(job.objective.chance, job.config.schedule.warmup_steps or 0, history["losses"])
@@ -372,7 +315,6 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
         "again": again,
         "at_once": AtOnce.of_record(record)._asdict(),
         "counters": record["counters"],
-        "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
         "evaluated": [line["step"] for line in judged],
         "evaluations": judged,
         "saved": checkpoint.whole_steps(job.directory.checkpoints),

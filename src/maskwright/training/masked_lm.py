@@ -29,28 +29,28 @@ class MaskedLM:
         self.best = Best(patience, lower=True)
         self.held_out = [batch for batches in sets.values() for batch in batches]
 
-    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        return self.loader.batches(data_step, virtual_workers)
+    def batches(self, step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        return self.loader.batches(step, virtual_workers)
 
     def rope_theta(self, step: int) -> float | None:
         return self.loader.rope_theta(step)
 
-    def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
-        return self.loader.trials(data_step, virtual_workers)
+    def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+        return self.loader.trials(step, virtual_workers)
 
-    def work(self, data_step: int) -> UpdateCounts:
-        tokens, pairs = self.loader.work(data_step)
-        return UpdateCounts(tokens, pairs, tokens * self.loader.masking_rate(data_step))
+    def work(self, step: int) -> UpdateCounts:
+        tokens, pairs = self.loader.work(step)
+        return UpdateCounts(tokens, pairs, tokens * self.loader.masking_rate(step))
 
-    def epoch(self, data_step: int) -> float:
-        return self.loader.epoch(data_step)
+    def epoch(self, step: int) -> float:
+        return self.loader.epoch(step)
 
-    def logged(self, data_step: int) -> dict[str, float]:
-        masks, config = masks_at(self.loader, data_step), self.loader.config
+    def logged(self, step: int) -> dict[str, float]:
+        masks, config = masks_at(self.loader, step), self.loader.config
         if not config.phases:
             return masks
-        stages, current = config.stages, self.loader.at(data_step)
-        number = stages.index(stage_at(stages, data_step))
+        stages, current = config.stages, self.loader.at(step)
+        number = stages.index(stage_at(stages, step))
         return {**masks, "phase": number, "seq_len": current.data.seq_len, "rows_per_step": current.rows_per_step}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
@@ -91,9 +91,9 @@ class MaskedLM:
         return self.best.settled
 
 
-def masks_at(loader: Loader, data_step: int) -> dict[str, float]:
+def masks_at(loader: Loader, step: int) -> dict[str, float]:
     """The masking rate of an update, and the share of its rows that are read causally in a run with causal rows."""
-    masks = {"masking_rate": loader.masking_rate(data_step)}
+    masks = {"masking_rate": loader.masking_rate(step)}
     if reads_causally(loader.config):
-        masks["causal_share"] = loader.at(data_step).masking.causal_share
+        masks["causal_share"] = loader.at(step).masking.causal_share
     return masks

@@ -38,26 +38,25 @@ class Objective(Protocol):
         """Batches of `Engine.evaluate` that the trial before the first step compiles; may be empty."""
         ...
 
-    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        """The micro-batches of an update, one for each of `virtual_workers`; a pure function. `data_step` is the
-        update's own step, or a later one after a rollback skipped data."""
+    def batches(self, step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        """The micro-batches of an update, one for each of `virtual_workers`; a pure function."""
         ...
 
-    def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
-        """(data step, its batches) of updates with all remaining shapes of the run, or the largest ones."""
+    def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+        """(step, its batches) of updates with all remaining shapes of the run, or the largest ones."""
         ...
 
     def rope_theta(self, step: int) -> float | None:
         """See `Engine.use_rope_theta`; None for the model's own."""
         ...
 
-    def work(self, data_step: int) -> UpdateCounts: ...
+    def work(self, step: int) -> UpdateCounts: ...
 
-    def epoch(self, data_step: int) -> float:
-        """Passes over the training data before `data_step`."""
+    def epoch(self, step: int) -> float:
+        """Passes over the training data before `step`."""
         ...
 
-    def logged(self, data_step: int) -> dict[str, float]:
+    def logged(self, step: int) -> dict[str, float]:
         """Numbers of a log line, except loss and rates."""
         ...
 

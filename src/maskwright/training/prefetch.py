@@ -21,27 +21,16 @@ class BatchPrefetcher:
     def __init__(self, objective: Objective, local: Sequence[int]) -> None:
         self._objective, self._local = objective, local
         self._pool = ThreadPoolExecutor(1, "batches")  # it starts its thread once it has work
-        self._next: tuple[int, Future[Update]] | None = None
+        self._next: Future[Update] | None = None
 
-    def take(self, data_step: int, following: int | None) -> Update:
-        """Returns the batches of `data_step`, and begins the batches of `following` in a thread, unless it is None."""
-        update = self._made(data_step) or self._make(data_step)
-        if following is not None:
-            self._next = following, self._pool.submit(self._make, following)
+    def take(self, step: int, *, ahead: bool) -> Update:
+        """Returns the batches of `step`; with `ahead`, begins the next step's in a thread. Steps come in order."""
+        update = self._next.result() if self._next else self._make(step)
+        self._next = self._pool.submit(self._make, step + 1) if ahead else None
         return update
 
-    def _made(self, data_step: int) -> Update | None:
-        """The prepared batches; None if they are of another step, as after a rollback."""
-        (begun, future), self._next = self._next or (None, None), None
-        if future is None:
-            return None
-        if begun == data_step:
-            return future.result()
-        future.exception()  # waits; the result does not matter
-        return None
-
-    def _make(self, data_step: int) -> Update:
-        return self._objective.batches(data_step, self._local), self._objective.work(data_step)
+    def _make(self, step: int) -> Update:
+        return self._objective.batches(step, self._local), self._objective.work(step)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -28,10 +28,8 @@ class Saver:
         options: CheckpointSection,
         copies: Copies | None,
         lease: Lease,
-        planned: int | None = None,
     ) -> None:
-        """`planned`: rollbacks go to its multiples, so the last two of them outlive saves by the clock."""
-        self._directory, self._options, self._lease, self._planned = directory, options, lease, planned
+        self._directory, self._options, self._lease = directory, options, lease
         self._copier = Copier(directory, options, copies) if copies else None
         self._pool = ThreadPoolExecutor(1, "save")
         self._save: Future[None] | None = None
@@ -52,12 +50,6 @@ class Saver:
     @property
     def busy(self) -> bool:
         return self._save is not None and not self._save.done()
-
-    def forget_after(self, step: int) -> None:
-        """Deletes later copies after a rollback. An unreachable store keeps them, but a fetch skips them."""
-        if self._copier:
-            self._copier.wait()
-            self._copier.remove_after(step)
 
     def look(self) -> None:
         """Called after each step. Raises `InputError` if another process has taken the folder over."""
@@ -101,15 +93,8 @@ class Saver:
                 raise HealthError(f"step {state.step}: {name} is no longer finite; not saved", fix=HEALTH_FIX)
         self._lease.require()
         keep, every = self._options.keep, self._options.keep_every_steps
-        path = checkpoint.save(
-            self._directory.checkpoints,
-            state,
-            record,
-            keep=keep,
-            keep_every_steps=every,
-            planned=self._planned,
-            best=best,
-        )
+        folder = self._directory.checkpoints
+        path = checkpoint.save(folder, state, record, keep=keep, keep_every_steps=every, best=best)
         self.saved = True
         self._directory.log(f"saved {path}")
         self._directory.append_history("saved", state.step)
@@ -135,12 +120,6 @@ class Copier:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="copy", daemon=True)
                 self._thread.start()
-
-    def remove_after(self, step: int) -> None:
-        try:
-            self._copies.remove_after(step)
-        except Exception as error:
-            warn(f"{self._copies.location}: copies after step {step:,} cannot be removed: {error}")
 
     def wait(self) -> CheckpointError | None:
         """Waits until nothing is left to copy. Returns the last copy's error."""

@@ -54,9 +54,6 @@ class Vote:
     def saved(self, step: int) -> None:
         self._saved_at, self._saved_step, self._stop.save_wanted = time.monotonic(), step, False
 
-    def rolled_back(self, step: int) -> None:
-        self._saved_step = step
-
 
 def is_due(every: int | None, step: int) -> bool:
     return every is not None and step % every == 0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from statistics import mean, variance
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,15 +164,3 @@ def t_quantile(degrees: int) -> float:
         t = (low + high) / 2.0
         low, high = (t, high) if t_above_p(t, degrees) > 0.025 else (low, t)
     return high
-
-
-def same_mean_p(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Two-sided p of Student's two-sample test with one pooled variance; None without a known spread. One of the
-    samples may be a single number."""
-    a, b = len(first), len(second)
-    means = mean(first), mean(second)  # exact, so that equal values have no spread
-    squares = sum(variance(sample) * (len(sample) - 1) for sample in (first, second) if len(sample) > 1)
-    if a + b < 3 or squares == 0.0:
-        return None
-    error = math.sqrt(squares / (a + b - 2) * (1 / a + 1 / b))
-    return 2.0 * t_above_p(abs(means[0] - means[1]) / error, a + b - 2)

@@ -56,7 +56,7 @@ def fill(disk: str, source: str, prepare: str) -> dict[str, int | str]:
     script = storage.sha256_of_file(prepare) if prepare else ""
     wanted = storage.sha256_of([source, script, [vars(file) for file in listing]])
     notes = os.path.join(disk, NOTES, "done.json")
-    if not os.path.exists(notes) or storage.read_json(notes).get("for") != wanted:
+    if storage.read_json_or({}, notes).get("for") != wanted:
         for name in (notes, os.path.join(disk, MANIFEST)):
             if os.path.exists(name):
                 os.unlink(name)

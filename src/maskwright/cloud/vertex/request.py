@@ -24,7 +24,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.launch import checks, target
-from maskwright.launch.target import Env, OnSubmission, Option, Place, Submission, Training, show
+from maskwright.launch.target import Env, JobName, OnSubmission, Option, Place, Submission, Training, show
 from maskwright.machine import tpus
 from maskwright.machine.tpus import TPUS
 
@@ -60,6 +60,7 @@ class Vertex(Place):
         str | None, Option("Network of the NFS servers: projects/NUMBER/global/networks/NAME.", "NAME")
     ] = None
     service_account: Annotated[str | None, Option("Service account of the job.", "NAME")] = None
+    name: JobName = None
     label: Annotated[tuple[str, ...], Option("Label of the job.", "KEY=VALUE")] = ()
     env: Env = ()
 
@@ -243,4 +244,4 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
     job |= {"serviceAccount": place.service_account} if place.service_account else {}
     job |= {"network": place.network} if place.network else {}
     labels = {**dict(map(parse_label, place.label)), SUBMISSION_LABEL: submission}
-    return {"displayName": checks.name_for(command.run), "labels": labels, "jobSpec": job}, where, text
+    return {"displayName": checks.name_for(command.run, place.name), "labels": labels, "jobSpec": job}, where, text

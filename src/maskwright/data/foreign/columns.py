@@ -200,8 +200,8 @@ def _blocks(
 def dataset_files(folder: str) -> list[str]:
     """The shards of a `datasets` folder (`save_to_disk`), in its order, or of all its splits. Raises `InputError` for
     splits that are not for training, validation or test, and the errors of `shards_of`."""
-    if os.path.exists(os.path.join(folder, "dataset_dict.json")):
-        splits = storage.read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
+    if (both := storage.read_json_or(None, folder, "dataset_dict.json")) is not None:
+        splits = both.get("splits", [])
         if not splits or not all(name in SPLIT_OF for name in splits):
             fix = f"name one: {os.path.join(folder, splits[0] if splits else 'SPLIT')}"
             raise InputError(f"holds the splits {', '.join(splits)}", where=folder, fix=fix)

@@ -1,18 +1,16 @@
-"""Pregenerated epochs: examples with static masks, as pytorch-transformers' `pregenerate_training_data.py` and
-`maskwright data pregenerate` write them. Masked tokens are restored.
+"""Pregenerated epochs: examples with static masks, as pytorch-transformers' `pregenerate_training_data.py` writes them.
+Masked tokens are restored.
 
     epoch_0.json           a line for each example: tokens (masked), segment_ids, is_random_next, masked_lm_positions,
                            masked_lm_labels; tokens and labels are strings
     epoch_0_metrics.json   num_training_examples, max_seq_len
-    pregenerate.json       of `data pregenerate` alone: options, sources, checksums, the tokenizer's fingerprint
-    tokenizer/             of `data pregenerate` alone
+    tokenizer/             if you copy the tokenizer there
 
 `docs/foreign-data.md#pregenerated-epochs` is the contract.
 """
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import re
@@ -25,11 +23,10 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data.foreign.blocks import Block, Foreign
-from maskwright.data.store import require_rules
 from maskwright.text.compression import COPY_AGAIN
 from maskwright.text.vocabulary import Vocabulary
 
-RECORD, TOKENIZER = "pregenerate.json", "tokenizer"
+TOKENIZER = "tokenizer"
 KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
 BLOCK_EXAMPLES = 2_000
 LONGEST_TOKENS = np.iinfo(np.uint16).max
@@ -47,27 +44,18 @@ def open_pregenerated(places: list[str], vocabulary: Vocabulary, pieces: dict[st
 
 
 class Reader:
-    """Reads a folder of epochs with one tokenizer. Raises `StoreError` for another or an unfinished folder."""
+    """Reads a folder of epochs with one tokenizer. Raises `StoreError` for another folder."""
 
     def __init__(self, folder: str, vocabulary: Vocabulary, pieces: dict[str, int]) -> None:
         self.folder, self.vocabulary, self.ids = folder, vocabulary, pieces
         self.epochs = epochs_of(folder)
-        self.record = read_record(folder)
-        if self.record and self.record.get("tokenizer") != vocabulary.fingerprint:
-            what = "its tokenizer did not make its examples"
-            raise StoreError(what, where=os.path.join(folder, TOKENIZER), fix="restore the original tokenizer")
-        if "options" in self.record:  # otherwise an earlier version repaired another tool's examples
-            require_rules(self.record.get("additional_sha256"), vocabulary, pieces, folder)
 
     def blocks(self, epoch: int) -> Iterator[Block]:
         """Blocks of an epoch, with the masked tokens restored. An example is a document; a pair of two documents is
-        two. Raises `StoreError` for a broken example, with its line, for changed bytes, and for another number of
-        examples."""
+        two. Raises `StoreError` for a broken example, with its line, and for another number of examples."""
         path, expected, count = self.epochs[epoch], read_metrics(self.folder, epoch)[0], 0
         with storage.open_binary(path) as file:
             while lines := [*islice(file, BLOCK_EXAMPLES)]:
-                if self.record and not count and lines[0].startswith(codecs.BOM_UTF8):
-                    raise StoreError("begins with a byte order mark (BOM)", where=f"{path}:1", fix=COPY_AGAIN)
                 ids, sizes, numbers = list[int](), list[int](), list[int]()
                 for number, line in enumerate(lines, count):
                     example, borders = self._example(line, f"{path}:{number + 1}")
@@ -79,11 +67,6 @@ class Reader:
         if count != expected:
             what = f"has {count:,} examples, but {expected:,} by its metrics file"
             raise StoreError(what, where=path, fix="copy both again, or generate the epoch again")
-        if self.record:
-            written = (self.record.get("sha256") or {}).get(f"epoch_{epoch}")
-            if storage.sha256_of_file(path) != written:
-                what = f"is not what was written (its sha256 differs from {RECORD})"
-                raise StoreError(what, where=path, fix=COPY_AGAIN)
 
     def _example(self, line: bytes, where: str) -> tuple[list[int], list[int]]:
         """(ids before masking, tokens of each document in them). An unknown token is the tokenizer's unknown one."""
@@ -95,10 +78,9 @@ class Reader:
             tokens[position] = label
         ids = [self.ids.get(token, -1) for token in tokens]
         if -1 in ids:
-            if self.record or self.vocabulary.unk is None:
+            if self.vocabulary.unk is None:
                 what = f"has {tokens[ids.index(-1)]!r:.60}, which is not a token"
-                fix = COPY_AGAIN if self.record else "give the tokenizer that made them"
-                raise StoreError(what, where=where, fix=fix)
+                raise StoreError(what, where=where, fix="give the tokenizer that made them")
             ids = [self.vocabulary.unk if token_id < 0 else token_id for token_id in ids]
         halves = (first_segment, len(ids) - first_segment) if random_next else (len(ids),)
         return ids, [size for size in halves if size]
@@ -107,29 +89,14 @@ class Reader:
 def epochs_of(folder: str) -> list[str]:
     """The files of a folder's epochs. Raises `StoreError` for none, and for a gap in their numbers."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    matches = [match for name in names if (match := re.fullmatch(r"epoch_(0|[1-9][0-9]{0,8})(\.json)?", name))]
-    if arrays := [match[0] for match in matches if not match[2]]:
-        what, fix = "is an epoch of arrays, which earlier versions wrote", "generate the epochs again, or delete it"
-        raise StoreError(what, where=os.path.join(folder, min(arrays)), fix=fix)
-    epochs = {int(match[1]): match[0] for match in matches}
+    matches = (re.fullmatch(r"epoch_(0|[1-9][0-9]{0,8})\.json", name) for name in names)
+    epochs = {int(match[1]): match[0] for match in matches if match}
     if not epochs:
-        fix = "create one: `maskwright data pregenerate --train_corpus TEXT --bert_model FOLDER --output_dir FOLDER`"
+        fix = "correct the path; for new data use a token store: `maskwright data prepare`"
         raise StoreError("holds no epoch_0.json, so it is not pregenerated data", where=folder, fix=fix)
     if missing := [number for number in range(max(epochs)) if number not in epochs]:
         raise StoreError(f"lacks epoch {missing[0]}", where=folder, fix="copy it too, or number the others from 0")
     return [os.path.join(folder, name) for _, name in sorted(epochs.items())]
-
-
-def read_record(folder: str) -> dict[str, Any]:
-    """The record of `data pregenerate`, {} for the original script's. Raises `StoreError` if it never finished."""
-    path = os.path.join(folder, RECORD)
-    if not os.path.exists(path):
-        return {}
-    record = storage.read_json(path)
-    if not isinstance(record, dict) or record.get("finished") is not True:
-        fix = "run the same `maskwright data pregenerate` again to continue"
-        raise StoreError("its generation never finished", where=folder, fix=fix)
-    return record
 
 
 def read_metrics(folder: str, epoch: int) -> tuple[int, int]:

@@ -85,6 +85,5 @@ def scale_too_small(step: int) -> HealthError:
     return HealthError(
         f"step {step}: the gradient overflows fp16 even with a loss scale below 1; stopped before the update",
         step=step,
-        fix="start a new run with engine.dtype: fp32 or a lower optimizer.learning_rate; "
-        f"`maskwright replay RUN --step {step}` names the text",
+        fix="start a new run with engine.dtype: fp32 or a lower optimizer.learning_rate; RUN/not-finite names the text",
     )

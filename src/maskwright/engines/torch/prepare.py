@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import time
@@ -30,9 +29,6 @@ from maskwright.model.torch.networks import make_network
 COMPILE_PAYS_FLOPS = 1e17
 """FLOPs of a run of some five minutes on a CUDA device. In longer runs, fused layers save more than the minute of
 compiling. On a CPU they save nothing (records/experiments.md)."""
-
-FLASH_3, FLASH_3_HEAD_WIDTH = "flash_attn_interface", 128
-"""The module by which torch takes FlashAttention 3, and the widest heads whose gradients it adds in a fixed order."""
 
 
 def choose_device(wanted: str, where: str = "engine.device") -> str:
@@ -88,21 +84,11 @@ def what_dtype_costs(dtype: torch.dtype, device: str, *, asked: str = "auto") ->
     return ""
 
 
-def choose_flash_attention(device: str, dtype: torch.dtype, head_width: int, dropout: float) -> None:
-    """Takes FlashAttention 3 on Hopper where its package is installed; its backward pass has a fixed order too. It has
-    no dropout. `attention_kernel` names the version, since bits differ between versions."""
-    if device != "cuda" or dtype is torch.float32 or dropout or head_width > FLASH_3_HEAD_WIDTH:
-        return
-    if torch.cuda.get_device_capability() == (9, 0) and importlib.util.find_spec(FLASH_3) is not None:
-        torch.nn.attention.activate_flash_attention_impl("FA3")
-
-
 def attention_kernel(device: str, dtype: torch.dtype, head_width: int, dropout: float) -> str:
     """Name of the kernel for attention over packed rows in training (see `model/torch/attention.py`)."""
     place = torch.device(device)
     if takes_cu_seqlens(place, dtype, head_width):
-        version = {"FA3": 3}.get(torch.nn.attention.current_flash_attention_impl() or "", 2)
-        return f"FlashAttention {version} over packed segments" + ", with dropout" * bool(dropout)
+        return "FlashAttention 2 over packed segments" + ", with dropout" * bool(dropout)
     if uses_math_attention(place, dtype, PLAIN_UP_TO_TOKENS):
         return f"plain products up to {PLAIN_UP_TO_TOKENS:,} tokens, torch's fused kernel (SDPA) beyond"
     return "torch's fused kernel (SDPA) with a mask of segments"
@@ -245,9 +231,6 @@ def prepare(
             "engine.device mps has never been tried. Compare the first losses with engine.device: cpu, and do not "
             "expect the same bits"
         )
-    if not model.facts.relative:
-        width = model.hidden_size // model.num_attention_heads
-        choose_flash_attention(device, dtype, width, model.attention_probs_dropout_prob)
     # 1. The layout of the weights in flat buffers.
     weights: Weights
     if looked_up is not None:

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from maskwright.config.finetuning import LABELLED
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.model import rotary
 from maskwright.model.config import (
+    OUTPUTS,
     POOLINGS,
     SEQUENCE_TASKS,
     ModelConfig,
@@ -37,8 +39,6 @@ PIPELINES = {
     **dict.fromkeys(SEQUENCE_TASKS, "text-classification"),
 }
 """Names of the pipelines of `transformers`, by which the hub sorts models."""
-LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
-"""Tasks whose outputs have names."""
 OF_CLASSIFIERS = ("classifier_pooling", "classifier_dropout", "seq_classif_dropout", "qa_dropout", "cls_dropout")
 ROPE_FIELDS = ("rope_theta", "local_rope_theta")
 
@@ -176,7 +176,7 @@ def _head(written: Written, family: Family) -> dict[str, Any]:
     if task == "question_answering" and not FACTS[values["model_type"]].answers_questions:
         what = f"is a {name}, which transformers lacks"
         raise written.refused(what, "use the folder that it was fine-tuned from")
-    if outputs != {"regression": 1, "question_answering": 2}.get(task, outputs):
+    if outputs != OUTPUTS.get(task, outputs):
         raise written.refused(f"has {outputs} outputs for {task}")
     key = family.head_dropouts[task == "question_answering"]
     dropout = values.get(key)

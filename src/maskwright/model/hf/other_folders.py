@@ -206,8 +206,7 @@ def _number(folder: str) -> tuple[int, str]:
 
 
 def _is_model(folder: str) -> bool:
-    path = os.path.join(folder, "config.json")
     values = None
     with suppress(InputError):  # a damaged one needs no remark here
-        values = storage.read_json(path) if os.path.isfile(path) else None
+        values = storage.read_json_or(None, folder, "config.json")
     return isinstance(values, dict) and isinstance(values.get("model_type"), str)

@@ -8,8 +8,7 @@ way             taken when                                                 compu
 splash          TPU in bf16, rows of a multiple of 128 tokens, no          JAX's Pallas kernel: T x T is never in memory
                 dropout, no row that is read causally                      (on v2 and v3 "splash in fp32")
 causal splash   the same, but every row is read causally                   the same with a causal mask
-dense           otherwise                                                  scores of all pairs, then products; with a
-                                                                           window, of the pairs of nearby blocks
+dense           otherwise                                                  scores of all pairs, then products
 
 The `jax.checkpoint` around the layer decides what is kept for the gradients: the result of dense, from which the scores
 are computed again, and the inputs of splash's own backward kernel.
@@ -25,7 +24,6 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.typing import DTypeLike
 
-from maskwright.model.blocks import NOBODY, block_of
 from maskwright.model.jax.parts import RESIDUALS, kept
 
 LANES = 128
@@ -87,54 +85,11 @@ def dense(
     window: int | None = None,
 ) -> Array:
     """Attention in plain operations, with softmax in fp32: used except on a TPU, and the kernel's slow twin."""
-    T = q.shape[1]
-    place = jnp.arange(T)
-    block = None if window is None else block_of(T, window)
-    if window is not None and block is not None:
-        return _banded(q, k, v, segment_ids, window, block, dropout, key)
-    together = _together(segment_ids, segment_ids, place)
+    place, precision = jnp.arange(q.shape[1]), jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
+    same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    together = same & ((segment_ids >= 0)[:, None, :, None] | (place[:, None] >= place))
     if window is not None:
         together &= jnp.abs(place[:, None] - place) <= window
-    return _products(q, k, v, together, dropout, key)
-
-
-def _together(queries: Array, keys: Array, place: Array, first: int = 0) -> Array:
-    """The pairs that see each other, as in `torch/attention.py`."""
-    same = queries[:, None, :, None] == keys[:, None, None, :]
-    own_place = place[first : first + queries.shape[1], None]
-    return same & ((queries >= 0)[:, None, :, None] | (own_place >= place))
-
-
-def _banded(
-    q: Array, k: Array, v: Array, segment_ids: Array, window: int, block: int, dropout: float, key: Array | None
-) -> Array:
-    """Each block of queries attends to its own block of keys and to one on either side."""
-    M, T = segment_ids.shape
-
-    def by_block(x: Array, beyond: int = 0) -> Array:
-        """[M, T, ...] -> [M, blocks, B, ...]"""
-        padded = jnp.pad(x, ((0, 0), (0, -T % block), *[(0, 0)] * (x.ndim - 2)), constant_values=beyond)
-        return padded.reshape(M, -1, block, *x.shape[2:])
-
-    def around(x: Array, beyond: int) -> Array:
-        """[M, blocks, B, ...] -> [M * blocks, 3 B, ...]"""
-        padded = jnp.pad(x, ((0, 0), (1, 1), *[(0, 0)] * (x.ndim - 2)), constant_values=beyond)
-        joined = jnp.concatenate((padded[:, :-2], x, padded[:, 2:]), 2)
-        return joined.reshape(-1, 3 * block, *x.shape[3:])
-
-    # No segment has these numbers. The filler of the last block sees itself, so that no softmax is empty.
-    own_ids, place = by_block(segment_ids, NOBODY + 1), jnp.arange(3 * block)
-    together = _together(own_ids.reshape(-1, block), around(own_ids, NOBODY), place, block)
-    together &= jnp.abs(place[block : 2 * block, None] - place) <= window
-    blocks = by_block(q)
-    mixed = _products(
-        blocks.reshape(-1, *blocks.shape[2:]), around(by_block(k), 0), around(by_block(v), 0), together, dropout, key
-    )
-    return mixed.reshape(M, -1, *q.shape[2:])[:, :T]
-
-
-def _products(q: Array, k: Array, v: Array, together: Array, dropout: float, key: Array | None) -> Array:
-    precision = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     if (each := q.shape[2] // k.shape[2]) > 1:
         k, v = (jnp.repeat(x, each, axis=2) for x in (k, v))
     scores = jnp.einsum("mthd,mshd->mhts", q, k, precision=precision, preferred_element_type=jnp.float32)

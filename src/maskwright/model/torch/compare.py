@@ -100,12 +100,16 @@ def references(config: ModelConfig, folder: str, *, bare: bool = False) -> list[
 
 
 def largest_difference(say: Speaker, expected: Sequence[Reference]) -> float:
-    """Largest difference of any number, padding left out; NaN stays NaN."""
+    """Largest difference of any number, padding left out; NaN stays NaN. Single numbers that a model predicts, such as
+    years or prices, count in tenths of the largest if that is above 10, since fp32 rounds them so much more coarsely.
+    """
     differences = []
     for reference in expected:
         difference = np.abs(
             say(reference.input_ids, reference.attention_mask, reference.token_type_ids) - reference.logits
         )
+        if difference.shape[1:] == (1,):
+            difference = difference / max(1.0, float(np.abs(reference.logits).max()) / 10)
         differences.append((difference[reference.attention_mask == 1] if difference.ndim == 3 else difference).max())
     return float(np.max(differences))
 

@@ -50,8 +50,6 @@ class Sent:
     trained: int = -1
     """Step of the last training line that was sent."""
     evaluated: int = -1
-    rollbacks: int = 0
-    """How many of the run's rollbacks these steps include."""
     outcome: str = ""
     """The outcome that was sent at the run's end; empty while it continues."""
     lines: int = 0
@@ -150,22 +148,10 @@ class Forwarder:
         return "stopped" if report.state == "lost" else None
 
     def _read(self) -> None:
-        """Queues the new lines. A file that the run has rewritten repeats lines that were sent. Steps computed again
-        have the same numbers after a restart, but different ones after a rollback."""
+        """Queues the new lines. A file that the run has rewritten repeats lines that were sent, with the same numbers
+        for steps that were computed again."""
         for block in self._grown.news():
-            if block is None:
-                self._waiting = []
-                self._take_back()
-            else:
-                self._waiting += lines_of(block)
-
-    def _take_back(self) -> None:
-        path = self.directory.path("rollbacks.json")
-        noted = storage.read_json(path) if os.path.exists(path) else []
-        for rollback in noted[self.sent.rollbacks :]:
-            self.sent.trained = min(self.sent.trained, rollback["step"])
-            self.sent.evaluated = min(self.sent.evaluated, rollback["step"])
-        self.sent.rollbacks = len(noted)
+            self._waiting = [] if block is None else [*self._waiting, *lines_of(block)]
 
     def _pass_on(self, outcome: Outcome | None) -> None:
         """Sends the queued lines, and an outcome if there is one. Raises `MaskwrightError` with the service's words."""

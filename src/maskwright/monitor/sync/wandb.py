@@ -9,7 +9,7 @@ from typing import Any
 from maskwright.monitor.sync.service import PROJECT, About, MetricsLine, Outcome
 
 STEP = "train/global_step"
-"""The Trainer's name of the axis. W&B's own step cannot go back, as a run does after a rollback."""
+"""The Trainer's name of the axis."""
 
 
 class Wandb:

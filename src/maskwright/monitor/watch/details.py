@@ -121,8 +121,6 @@ def _said(line: dict[str, Any], *, first: bool) -> str:
     if event == "spiked":
         loss = line.get("loss")
         return f"spike: loss {loss:.3f}" if isinstance(loss, float) and math.isfinite(loss) else "spike"
-    if event == "rolled back":
-        return f"went back to step {line.get('to')}"
     if event == "ended":
         message, code = str(line.get("message") or ""), line.get("exit")
         return f"{line.get('phase')}" + (f" (exit {code})" if code else "") + (f": {message}" if message else "")

@@ -42,7 +42,6 @@ ADVANCING = frozenset({"running", "starting"})
 """States in which a run has a speed."""
 GOING = ADVANCING | {"hung", "lost", "silent"}
 """States of a run that has not recorded its end."""
-COUNTED = {"spiked": "spike", "rolled back": "rollback"}
 RANKS = ("fine", "slow", "hung", "lost", "silent", "ended")
 
 
@@ -123,7 +122,7 @@ class Watched:
         skipped = report.status.skipped_updates if report.status else 0
         problems = [
             f"rank {', '.join(slow[:4])} slow" if slow else "",
-            *(several(count, noun) for event, noun in COUNTED.items() if (count := self.counts[event])),
+            several(self.counts["spiked"], "spike") if self.counts["spiked"] else "",
             f"{several(skipped, 'update')} skipped" if skipped else "",
         ]
         return ", ".join(filter(None, problems)) or ("fine" if report.state in ("running", "starting", "done") else "")

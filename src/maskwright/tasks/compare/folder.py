@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from maskwright.config.finetuning import OF_A_COMPARISON
-from maskwright.config.settings import flat
+from maskwright.config.settings import differences, flat
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.model.hf.config import to_hf_config
@@ -59,12 +59,9 @@ def begin_or_check(path: str, now: dict[str, Any], what: str, option: str) -> No
     folder."""
     folder, fix = os.path.dirname(path), f"give {option} a new folder"
     if os.path.exists(path):
-        before = storage.read_json(path)
-        for key in [*now, *before]:
-            if key not in before or key not in now or before[key] != now[key]:
-                old, new = (f"{values.get(key, 'not there')!r:.60}" for values in (before, now))
-                differs = f"holds another {what}: {key} was {old} and is {new} now"
-                raise InputError(differs, where=folder, fix=f"restore it, or {fix}")
+        if changed := differences(storage.read_json(path), now).values():
+            fix = f"restore the old values, or {fix}"
+            raise InputError(f"holds another {what}: {'; '.join(changed)}", where=folder, fix=fix)
     elif others := [name for name in sorted(os.listdir(folder)) if name != "lock" and not storage.is_temporary(name)]:
         raise InputError(f"holds {others[0]}, which does not belong to a {what}", where=folder, fix=fix)
     else:

@@ -22,6 +22,7 @@ from maskwright.labels.encode import class_targets
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import decode_examples, measure
 from maskwright.run.directory import RESULTS, RunDirectory
+from maskwright.tasks.finetune.objective import write_predictions
 from maskwright.tasks.finetune.prepare import class_weights
 
 KINDS = ("single_label_classification", "multi_label_classification", "regression")
@@ -76,8 +77,7 @@ class LinearFits:
             predictions = decode_examples(config.task, self._logits[penalty][name])
             scores = measure(config.task, dataset.labels, split, predictions)
             results[name] = {"examples": len(split), **scores}
-            record = {"outcomes": predictions.outcomes, "where": [example.where for example in split]}
-            storage.write_json(directory.path(f"predictions-{name}.json"), record)
+            write_predictions(directory, name, predictions, split)
         rows, columns = self._matrices["train"].shape
         with open(f"{folder}.log", "a", encoding="utf-8") as log:
             took = f"{time.monotonic() - began:.2f} s"

@@ -18,7 +18,7 @@ from maskwright.core.extras import require
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.files import split_files
-from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
+from maskwright.labels.metrics import LOWER_IS_BETTER, metric_names
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import linear
 from maskwright.tasks.compare.arms import BM25, LINEAR, ArmStart, ArmTraining, read_starts
@@ -248,10 +248,11 @@ def _read_labelled_task(
     assert first is not None
     metric = chosen_metric(first.config, first.dataset.labels)
     multi = first.config.task.kind == "multi_label_classification"
-    if metric in NOT_JUDGED or (multi and metric == "accuracy"):
-        default = default_metric(first.config.task, first.dataset.labels)
-        note(f"{name} is judged by {default}: {metric} only chooses its checkpoints")
-        metric = default
+    names = metric_names(first.config.task, first.dataset.labels)
+    judges = [one for one in names if one not in NOT_JUDGED and not (multi and one == "accuracy")]
+    if metric not in judges:
+        note(f"{name} is judged by {judges[0]}: {metric} only chooses its checkpoints")
+        metric = judges[0]
     for line in first.dataset.report.warnings():
         warn(f"{name}: {line}")
     return LabelledTask(name, location, first.config, first.dataset, metric, arms)

@@ -74,6 +74,16 @@ def compare(
     return results, report
 
 
+def left(plan: ComparisonPlan) -> list[dict[str, Any]]:
+    """The runs of each stage, and how many are done."""
+    tried = searches(plan)
+    stages = {"choose a learning rate": tried, "fine-tune": finals(plan, choose(plan, []))}
+    return [
+        {"stage": stage, "runs": len(runs), "done": sum(os.path.exists(each.results) for each in runs)}
+        for stage, runs in stages.items()
+    ]
+
+
 def in_words(results: Results, report: VerdictReport, folder: str) -> str:
     lines = []
     for comparison in report.comparisons:

@@ -139,7 +139,7 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
     tagger's tokenizer puts a space before each word, as in training."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
-    config = storage.read_json(path) if os.path.exists(path) else {}
+    config = storage.read_json_or({}, path)
     if "tokenizer_class" not in config:  # `transformers` would use the class of the model's architecture
         config = _tokenizer_config(model) | config
     config |= {"model_max_length": model.config.max_seq_len}
@@ -335,8 +335,7 @@ def _held_out(model: TrainedModel, run: RunRecord) -> list[str]:
 
 def _scores(model: TrainedModel) -> list[str]:
     """The scores of the exported step on each split, once the run has ended."""
-    path = os.path.join(model.folder, RESULTS)
-    results = storage.read_json(path) if os.path.exists(path) else {}
+    results = storage.read_json_or({}, model.folder, RESULTS)
     return [
         f"- {split}, {several(results[split]['examples'], 'example')}: "
         + ", ".join(f"{literal(name)} {value:.4f}" for name, value in results[split].items() if name != "examples")

@@ -20,17 +20,18 @@ from maskwright.core.console import progress, several, warn
 from maskwright.core.errors import InputError
 from maskwright.data.loader import validation_batches
 from maskwright.labels.dataset import read_dataset
-from maskwright.labels.encode import WordTargets, encode
+from maskwright.labels.encode import WordTargets
 from maskwright.labels.metrics import decode
 from maskwright.labels.metrics import measure as scores_of
 from maskwright.machine.hardware import cpu_name
 from maskwright.model.config import ModelConfig
 from maskwright.model.onnx import graph
 from maskwright.model.torch.compare import Reference, Speaker, largest_difference, their_model, threads
+from maskwright.tasks.finetune.objective import encoded_for
 from maskwright.tasks.measure.held_out import MICRO_BATCH_ROWS, row_tokens
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.models.runs import held_out_stores
-from maskwright.tasks.use.predict import row_length, that_fit
+from maskwright.tasks.use.predict import that_fit
 
 FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_int8.onnx"
 """The paths that `optimum` and transformers.js expect."""
@@ -136,12 +137,11 @@ def labelled_sample(model: TrainedModel) -> Sample:
     examples = dataset.validation
     if not examples:
         raise InputError("holds no validation examples", where=data.train, fix="raise data.validation_fraction")
-    length = row_length(model, task, data)
+    length = model.max_seq_len or 0
     examples = that_fit(model, examples, length, data)
 
     def encoded_of(chosen: Sequence[Any]) -> Any:
-        stride = model.config.token_type_stride
-        return encode(chosen, model.tokenizer_folder, task, model.labels, length, token_type_stride=stride)
+        return encoded_for(model.config, chosen, model.tokenizer_folder, task, model.labels, length)
 
     examples = examples[:: -(-len(encoded_of(examples).ids) // MOST_TOKENS)]
     encoded = encoded_of(examples)

@@ -211,10 +211,8 @@ def write_modules(model: TrainedModel, kind: Kind, activation: str | None, folde
     storage.write_json(os.path.join(folder, MODULES), modules)
     own: dict[str, Any] = {"activation_fn": activation, "prompts": {}}
     if kind != "rerank":
-        said, prompts = os.path.join(model.tokenizer_folder, PROMPTS), {"query": "", "document": ""}
-        if os.path.exists(said):
-            prompts |= storage.read_json(said).get("prompts", {})
-        own = {"similarity_fn_name": form.similarity, "prompts": prompts}
+        prompts = storage.read_json_or({}, model.tokenizer_folder, PROMPTS).get("prompts", {})
+        own = {"similarity_fn_name": form.similarity, "prompts": {"query": "", "document": ""} | prompts}
     whole = {"model_type": form.model_class, "default_prompt_name": None, **own}
     storage.write_json(os.path.join(folder, PROMPTS), whole)
 

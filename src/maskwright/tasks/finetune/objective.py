@@ -11,27 +11,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import FinetuneConfig, Task
+from maskwright.core import storage
 from maskwright.core.console import note, progress
 from maskwright.core.errors import ConfigError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine
-from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import (
     LOWER_IS_BETTER,
     Predictions,
     decode,
-    default_metric,
     measure,
     metric_names,
 )
 from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
+from maskwright.model.config import ModelConfig
 from maskwright.run.best import Best
-from maskwright.training import hypertune
+from maskwright.run.directory import RunDirectory
 from maskwright.training.objective import UpdateCounts
 
-PREDICTION_TOKENS = 4096
-"""Tokens in a batch for predictions, roughly."""
+
+def encoded_for(
+    model: ModelConfig,
+    examples: Sequence[Example],
+    tokenizer_folder: str,
+    task: Task,
+    labels: Sequence[str],
+    max_seq_len: int,
+    *,
+    labelled: bool = True,
+) -> EncodedRows:
+    """`encode` for a model."""
+    of_model: Any = {"token_type_stride": model.token_type_stride, "longest": model.max_seq_len}
+    return encode(examples, tokenizer_folder, task, labels, max_seq_len, labelled=labelled, **of_model)
+
+
+def write_predictions(
+    directory: RunDirectory, split: str, predictions: Predictions, examples: Sequence[Example]
+) -> None:
+    record = {"outcomes": predictions.outcomes, "where": [example.where for example in examples]}
+    storage.write_json(directory.path(f"predictions-{split}.json"), record)
 
 
 @dataclass(frozen=True)
@@ -41,13 +61,15 @@ class EvaluationSplit:
     examples: Sequence[Example]
     packer: Packer
     packed: Sequence[Packed]
+    unit: tuple[float, float] | None
+    """See `RunRecord`."""
 
     @classmethod
-    def of(cls, examples: Sequence[Example], packer: Packer) -> EvaluationSplit:
-        return cls(examples, packer, prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T)))
+    def of(cls, examples: Sequence[Example], packer: Packer, unit: tuple[float, float] | None) -> EvaluationSplit:
+        return cls(examples, packer, prediction_batches(packer), unit)
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
-        """See `rows.in_order`; None if `look` asks to give up."""
+        """See `rows.in_order`; numbers are labels. None if `look` asks to give up."""
         outputs = []
         with progress("evaluate", len(self.packed), "batches") as bar:
             for begin in range(0, len(self.packed), engine.dp_degree):
@@ -56,7 +78,11 @@ class EvaluationSplit:
                 batches = [packed.batch for packed in self.packed[begin : begin + engine.dp_degree]]
                 outputs.append(engine.predict(batches))
                 bar.advance(len(batches))
-        return in_order(self.packer, self.packed, np.concatenate(outputs))
+        logits = in_order(self.packer, self.packed, np.concatenate(outputs))
+        if self.unit is None:
+            return logits
+        mean, deviation = self.unit
+        return logits * deviation + mean
 
 
 class LabelledObjective:
@@ -78,30 +104,30 @@ class LabelledObjective:
         self.metric = chosen_metric(config, labels)
         self.best = Best(config.evaluation.patience, is_lower_better(self.metric))
 
-    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        return self.train.batches(data_step, virtual_workers)
+    def batches(self, step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        return self.train.batches(step, virtual_workers)
 
     def rope_theta(self, step: int) -> float | None:
         return None
 
-    def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+    def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
         """The longest examples together."""
         train = self.train
         longest = np.argsort(-np.diff(train.packer.encoded.offsets), kind="stable")
         each = train.per_step // train.virtual_workers
         rows = np.resize(longest[:each], each)
-        return [(data_step, [train.packer.pack(rows).batch for _ in virtual_workers])]
+        return [(step, [train.packer.pack(rows).batch for _ in virtual_workers])]
 
-    def work(self, data_step: int) -> UpdateCounts:
-        tokens, pairs = self.train.work(data_step)
+    def work(self, step: int) -> UpdateCounts:
+        tokens, pairs = self.train.work(step)
         targets = self.train.packer.encoded.targets
         words = isinstance(targets, WordTargets | SpanTargets)
         return UpdateCounts(tokens, pairs, float(tokens if words else self.train.per_step))
 
-    def epoch(self, data_step: int) -> float:
-        return data_step * self.train.per_step / len(self.train.packer.encoded)
+    def epoch(self, step: int) -> float:
+        return step * self.train.per_step / len(self.train.packer.encoded)
 
-    def logged(self, data_step: int) -> dict[str, float]:
+    def logged(self, step: int) -> dict[str, float]:
         return {}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
@@ -113,8 +139,6 @@ class LabelledObjective:
         _, scores = score_split(self.config.task, self.labels, self.split, logits)
         metrics = {f"valid_{name}": value for name, value in scores.items()}
         self.best.seen.append((step, metrics[f"valid_{self.metric}"]))
-        if engine.processes.rank == 0:
-            hypertune.report(f"valid_{self.metric}", metrics[f"valid_{self.metric}"], step)
         best = " (the best so far)" if self.best_step == step else ""
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         note(f"step {step}: validation {shown}{best}")
@@ -141,10 +165,10 @@ def chance(task: Task, num_labels: int) -> float | None:
 
 def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
     """The metric that chooses the best checkpoint. Raises `ConfigError` for a metric that the task lacks."""
-    metric = config.evaluation.metric or default_metric(config.task, labels)
-    names = ("loss", *metric_names(config.task, labels))
-    if metric not in names:
-        fix = f"choose one of {', '.join(names)}"
+    names = metric_names(config.task, labels)
+    metric = config.evaluation.metric or names[0]
+    if metric not in (*names, "loss"):
+        fix = f"choose one of {', '.join(names)}, loss"
         raise ConfigError(f"{config.task.kind} has no metric {metric}", where="evaluation.metric", fix=fix)
     return metric
 
@@ -156,10 +180,11 @@ def is_lower_better(metric: str) -> bool:
 def score_split(
     task: Task, labels: Sequence[str], split: EvaluationSplit, logits: NDArray[np.float32]
 ) -> tuple[Predictions, dict[str, float]]:
-    """Predictions, and the loss and every metric of the task."""
-    encoded = split.packer.encoded
+    """Predictions, and the loss and every metric of the task. The loss of numbers is in variances, as in training."""
+    encoded, variance = split.packer.encoded, split.unit[1] ** 2 if split.unit else 1.0
     predictions = decode(task, encoded, split.examples, logits, labels)
-    return predictions, {"loss": mean_loss(task, encoded, logits), **measure(task, labels, split.examples, predictions)}
+    loss = mean_loss(task, encoded, logits) / variance
+    return predictions, {"loss": loss, **measure(task, labels, split.examples, predictions)}
 
 
 def mean_loss(task: Task, encoded: EncodedRows, logits: NDArray[np.float32]) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.config.finetuning import FinetuneConfig, Task, default_row
+from maskwright.config.finetuning import FinetuneConfig, default_row, tokens_of_row
 from maskwright.config.places import absolute
 from maskwright.config.pretraining import ModelSection, Shape
 from maskwright.config.settings import flat
@@ -26,13 +26,14 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.labels.by_label import confusion_matrix, exchanged
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import EncodedRows, WordTargets, encode, what_is_cut
+from maskwright.labels.encode import WordTargets, what_is_cut
 from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import Predictions, best_threshold, gold_outcomes
 from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import (
+    OUTPUTS,
     SEQUENCE_TASKS,
     ModelConfig,
     model_config,
@@ -42,15 +43,17 @@ from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
-from maskwright.model.initial import begin_among, initial_parameters, with_new_head
+from maskwright.model.initial import initial_parameters, with_new_head, with_outputs
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.run.record import BeganFrom, FromFolder, RecordedText, RunRecord
 from maskwright.tasks.finetune.objective import (
     EvaluationSplit,
     LabelledObjective,
     chosen_metric,
+    encoded_for,
     is_lower_better,
     score_split,
+    write_predictions,
 )
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.tasks.models.load import TrainedModel, load_model, load_shape, special_ids
@@ -66,7 +69,7 @@ from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.job import Job
-from maskwright.training.replay import write_examples
+from maskwright.training.kept_batch import write_examples
 from maskwright.training.stop import StopRequest
 
 SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
@@ -119,6 +122,8 @@ class FinetuneRun:
     tokenizer_folder: str
     max_seq_len: int
     """Tokens of a row."""
+    unit: tuple[float, float] | None
+    """See `RunRecord`."""
 
     @property
     def label_smoothing(self) -> float:
@@ -157,6 +162,7 @@ class FinetuneRun:
             metric=metric,
             lower_is_better=is_lower_better(metric),
             labels=self.dataset.labels,
+            unit=self.unit,
             may_be_none=not all(example.answers for example in self.dataset.train) if asked else None,
         )
 
@@ -199,18 +205,17 @@ class FinetuneRun:
 
     def starting_state(self) -> TrainState:
         """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
-        if they fit, the matrix of the labels only for the same labels. A new head for numbers begins
-        among them."""
+        if they fit, the matrix of the labels only for the same labels."""
         if self.config.model.init_from is None or self.config.model.weights == "random":
             parameters = initial_parameters(self.model, self.config.seed)
         else:
             # A run that is continued may have been killed before its first save.
             start = self.start or _start(self.config, self.base)
             same = start.labels == self.dataset.labels
-            parameters = with_new_head(self.model, start.parameters, self.config.seed, same_labels=same)
+            mean, deviation = self.unit or (0.0, 1.0)
+            trained = with_outputs(start.parameters, 1 / deviation, -mean / deviation)
+            parameters = with_new_head(self.model, trained, self.config.seed, same_labels=same)
             say(f"starting from {start.location}")
-        if self.config.task.kind == "regression":
-            begin_among(np.array([example.value for example in self.dataset.train]), parameters)
         return TrainState(0, parameters)
 
     def began_from(self) -> BeganFrom:
@@ -226,7 +231,7 @@ class FinetuneRun:
     @cached_property
     def validation(self) -> EvaluationSplit | None:
         packer = self._encoded(self.dataset.validation)
-        return None if packer is None else EvaluationSplit.of(self.dataset.validation, packer)
+        return None if packer is None else EvaluationSplit.of(self.dataset.validation, packer, self.unit)
 
     @property
     def judged_by(self) -> list[Batch]:
@@ -236,11 +241,9 @@ class FinetuneRun:
     def _encoded(self, examples: Sequence[Example]) -> Packer | None:
         if not examples:
             return None
-        config = self.config
-        encoded = _encoded(
-            examples, self.tokenizer_folder, config.task, self.dataset.labels, self.max_seq_len, self.model
-        )
-        return Packer.of(encoded, config.task.kind, self.model.pad_token_id)
+        task, labels = self.config.task, self.dataset.labels
+        encoded = encoded_for(self.model, examples, self.tokenizer_folder, task, labels, self.max_seq_len)
+        return Packer.of(encoded, task.kind, self.model.pad_token_id)
 
     def objective(self) -> LabelledObjective:
         return LabelledObjective(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
@@ -297,12 +300,11 @@ class FinetuneRun:
             lines.append(f"{count} have tokens that are unknown to the tokenizer; {example}")
         return lines
 
-    def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
-        data_step = job.rollbacks.data_step(step)
+    def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:
         every = range(self.config.batch.virtual_workers)
-        rows = self.train.packer.encoded.example[self.train.rows_at(data_step)]
+        rows = self.train.packer.encoded.example[self.train.rows_at(step)]
         places = [self.dataset.train[at].where for at in rows]
-        return write_examples(job.directory, self.train.batches(data_step, every), places, step=step, details=details)
+        return write_examples(job.directory, self.train.batches(step, every), places, step=step, details=details)
 
     def finish(self, job: Job) -> None:
         """Scores the best checkpoint on validation and test, and writes `results.json`."""
@@ -317,7 +319,7 @@ class FinetuneRun:
         result: dict[str, Any] = {"step": job.step if step is None else step, "labels": list(self.dataset.labels)}
         splits = {"validation": self.validation}
         if packer := self._encoded(self.dataset.test):
-            splits["test"] = EvaluationSplit.of(self.dataset.test, packer)
+            splits["test"] = EvaluationSplit.of(self.dataset.test, packer, self.unit)
         for name, split in splits.items():
             if split is None:
                 continue
@@ -328,8 +330,7 @@ class FinetuneRun:
             say(f"{name}, step {result['step']:,}: " + ", ".join(f"{key} {value:.4f}" for key, value in scores.items()))
             if job.is_rank_0:
                 self._warn_of_predictions(name, predictions, split.examples, scores)
-                record = {"outcomes": predictions.outcomes, "where": [example.where for example in split.examples]}
-                storage.write_json(directory.path(f"predictions-{name}.json"), record)
+                write_predictions(directory, name, predictions, split.examples)
         if job.is_rank_0:
             storage.write_json(directory.path(RESULTS), result)
 
@@ -347,8 +348,7 @@ class FinetuneRun:
             warn(
                 f"{split}: its numbers are no nearer to the labels than their mean (mse {scores['mse']:.4g}, of the "
                 f"mean {least:.4g}), which pearson and spearman do not show. Try more epochs, other learning rates, "
-                "evaluation.metric: mse, or labels with a mean near 0 and a standard deviation near 1, since bf16 and "
-                "fp16 round numbers such as years"
+                "or evaluation.metric: mse"
             )
         if task.kind == "regression" or len({*predictions.outcomes}) > 1:
             return
@@ -385,7 +385,7 @@ def prepare_finetuning(
     init_from = config.model.init_from
     recorded = before.finetuning.model.init_from if before else None
     base = start.location if start else None if init_from is None else pinned(init_from, recorded)
-    section, longest = config.model, config.data.max_seq_len or default_row(config.task)
+    section = config.model
     if before is not None:
         model, tokenizer = recorded_config(before.model, directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
@@ -394,21 +394,22 @@ def prepare_finetuning(
         start = _start(config, base, start)
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
-        encoder, tokenizer = _random_encoder(config, longest)
+        encoder, tokenizer = _random_encoder(config)
     dataset = dataset or read_dataset(config.data, config.task, config.seed)
     if before is None:
         model = _with_head(encoder, config, dataset, published_dropouts(encoder, start))
     require_family(model, config.engine)
-    if config.data.max_seq_len is None:
-        longest = min(longest, model.max_seq_len)
-    if longest > model.max_seq_len:
-        what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can read"
-        raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
+    longest = tokens_of_row(config.data, config.task, model.max_seq_len)
     if config.data.on_bad_input == "skip":
         dataset = dataset.without_long_questions(tokenizer, config.task, longest)
-    encoded = _encoded(dataset.train, tokenizer, config.task, dataset.labels, longest, model)
+    encoded = encoded_for(model, dataset.train, tokenizer, config.task, dataset.labels, longest)
     resolved = config.resolved(len(encoded))
     chosen_metric(resolved, dataset.labels)
+    targets: Any = encoded.targets
+    numbers = config.task.kind == "regression"
+    unit = before.unit if before else (float(targets.mean()), float(targets.std()) or 1.0) if numbers else None
+    if unit is not None:
+        encoded = replace(encoded, targets=(targets - unit[0]) / unit[1])
     packer = Packer.of(
         encoded,
         config.task.kind,
@@ -417,7 +418,7 @@ def prepare_finetuning(
         class_weights=class_weights(config, dataset.labels, encoded.targets),
     )
     train = ExampleStream(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
-    return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
+    return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest, unit)
 
 
 def planned(config: FinetuneConfig, examples: int | None) -> tuple[Work, FinetuneRun | None]:
@@ -431,28 +432,20 @@ def planned(config: FinetuneConfig, examples: int | None) -> tuple[Work, Finetun
     if examples is None:
         ready = prepare_finetuning(with_its_splits(config), RunDirectory(""), start=start)
         return ready.work, ready
-    longest = config.data.max_seq_len or default_row(config.task)
-    model = start.config if start else _random_encoder(config, longest)[0]
-    row = min(longest, model.max_seq_len)
+    model = start.config if start else _random_encoder(config)[0]
+    row = tokens_of_row(config.data, config.task, model.max_seq_len)
     held_out = 0 if config.data.validation else round(examples * config.data.validation_fraction)
     resolved = config.resolved(examples - held_out)
     return finetuning_work(resolved, replace(model, task=config.task.kind), row, (float(held_out * row), 0.0)), None
 
 
-def _random_encoder(config: FinetuneConfig, longest: int) -> tuple[ModelConfig, str]:
+def _random_encoder(config: FinetuneConfig) -> tuple[ModelConfig, str]:
     """(shape, folder of the tokenizer) of a model with random weights."""
     section = config.model
     tokenizer = local(section.tokenizer or "", weights=False)
     shape = ModelSection(**{key: getattr(section, key) for key in Shape.model_fields})
-    vocabulary = read_vocabulary(tokenizer)
+    vocabulary, longest = read_vocabulary(tokenizer), config.data.max_seq_len or default_row(config.task)
     return model_config(shape, vocabulary.size, longest, **special_ids(vocabulary)), tokenizer
-
-
-def _encoded(
-    examples: Sequence[Example], tokenizer: str, task: Task, labels: Sequence[str], max_seq_len: int, model: ModelConfig
-) -> EncodedRows:
-    stride, longest = model.token_type_stride, model.max_seq_len
-    return encode(examples, tokenizer, task, labels, max_seq_len, token_type_stride=stride, longest=longest)
 
 
 def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None = None) -> TrainedModel:
@@ -489,7 +482,7 @@ def _with_head(
         raise ConfigError(what, where="task.kind", fix="choose a task of whole texts, or token_classification")
     section = config.model
     hidden = published[0] if section.hidden_dropout is None else section.hidden_dropout
-    outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
+    outputs = OUTPUTS.get(config.task.kind, len(dataset.labels))
     return replace(
         model,
         task=config.task.kind,

@@ -1,5 +1,5 @@
-"""`python -m pretrain` of allenai/tpu_pretrain, on its folder of pregenerated epochs, and
-pytorch-transformers' script for GPUs, which reads the same folders."""
+"""`python -m pretrain` of allenai/tpu_pretrain, on its folder of pregenerated epochs; pytorch-transformers' script for
+GPUs, which reads the same folders; and the script that writes them, whose place `data prepare` takes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from collections.abc import Iterator
 
 from maskwright.core import hub
 from maskwright.core.console import several
-from maskwright.data.foreign.pregenerated import RECORD, read_metrics, read_record
+from maskwright.core.console import typed as typed_command
+from maskwright.data.foreign.pregenerated import read_metrics
 from maskwright.tasks.importing.taken import Taken
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
-FOR_GPUS = "finetune_on_pregenerated.py"
+FOR_GPUS, WRITER = "finetune_on_pregenerated.py", "pregenerate_training_data.py"
 SCRIPT = ScriptSignature(
-    ("pretrain.py", FOR_GPUS),
+    ("pretrain.py", FOR_GPUS, WRITER),
     modules=("pretrain",),
     switches=frozenset(
-        ["reduce_memory", "one_tpu", "tpu_report", "track_learning_rate", "do_lower_case", "fp16", "no_cuda"]
+        {"reduce_memory", "one_tpu", "tpu_report", "track_learning_rate", "do_lower_case", "fp16", "no_cuda"}
+        | {"do_whole_word_mask", "do_next_sent_prediction"}
     ),
     several_values=frozenset({"betas"}),
 )
@@ -27,14 +29,16 @@ NUM_CORES = 8
 
 
 def tpu_pretrain(typed: Typed) -> Taken:
-    taken = Taken(typed)
+    taken, script = Taken(typed), os.path.basename(typed.script)
+    taken.set("bert_model", {"model.init_from": hub.as_location(taken.text("bert_model") or "roberta-base")})
+    if script == WRITER:
+        return _of_text(taken)
     taken.run_in("output_dir")
     folder = taken.text("pregenerated_data") or "training_data"
     taken.set("pregenerated_data", {"data.store": folder, "data.format": "pregenerated"})
-    taken.set("bert_model", {"model.init_from": hub.as_location(taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.take({"learning_rate": 3e-5, "adam_epsilon": 1e-8, "epochs": 3.0, "seed": 42})
-    for_gpus = os.path.basename(typed.script) == FOR_GPUS
+    for_gpus = script == FOR_GPUS
     taken.betas("betas", f"0.9 {0.999 if for_gpus else 0.98}")
     taken.values["schedule.kind"] = "linear"
     taken.set("weight_decay", {"optimizer.weight_decay": 0.01})
@@ -55,20 +59,36 @@ def tpu_pretrain(typed: Typed) -> Taken:
 
 
 def _of_folder(taken: Taken, folder: str) -> None:
-    """Takes over the folder's settings, if it is here: the length of its rows and, if `data pregenerate` wrote it, the
-    settings of masking. The masks themselves are drawn again."""
+    """Takes over the folder's settings: the length of its rows, if it is here. The masks are drawn again."""
     lengths = [read_metrics(folder, epoch)[1] for epoch in _epochs_here(folder)]
-    record = read_record(folder)
-    options = record.get("options") or record.get("repaired") or {}
     unsaid = "set it to the value that made the examples"
-    masked = f"from {folder}/{RECORD}" if options else unsaid
-    whole_words = options.get("do_whole_word_mask") is True
-    for flag, key, value, source in (
-        ("max_seq_len", "data.seq_len", max(lengths, default=512), f"from {folder}/epoch_*_metrics.json"),
-        ("masked_lm_prob", "masking.rate", options.get("masked_lm_prob", 0.15), masked),
-        ("do_whole_word_mask", "masking.kind", "whole_word" if whole_words else "token", masked),
-    ):
-        taken.set(flag, {key: value}, source if lengths or key != "data.seq_len" else unsaid)
+    source = f"from {folder}/epoch_*_metrics.json" if lengths else unsaid
+    taken.set("max_seq_len", {"data.seq_len": max(lengths, default=512)}, source)
+    taken.set("masked_lm_prob", {"masking.rate": 0.15}, unsaid)
+    taken.set("do_whole_word_mask", {"masking.kind": "token"}, unsaid)
+
+
+def _of_text(taken: Taken) -> Taken:
+    """Takes over the script that writes the epochs: `data prepare` reads its text, and `pretrain` draws the masks."""
+    text, store = taken.text("train_corpus") or "corpus.txt", taken.text("output_dir") or "training_data"
+    words = ["--tokenizer", taken.values["model.init_from"], "--to", store, "--layout", "sentences"]
+    taken.before.append(typed_command(["data", "prepare", text, *words]))
+    taken.note("train_corpus", "data prepare reads it once; pretrain masks it again in each epoch", "mapped")
+    taken.set("output_dir", {"data.store": store})
+    taken.set("max_seq_len", {"data.seq_len": taken.whole("max_seq_len", 128)})
+    taken.set("masked_lm_prob", {"masking.rate": taken.number("masked_lm_prob", 0.15)})
+    taken.set("do_whole_word_mask", {"masking.kind": "whole_word" if taken.has("do_whole_word_mask") else "token"})
+    taken.set("epochs_to_generate", {"schedule.epochs": taken.number("epochs_to_generate", 3.0)})
+    taken.set("learning_rate", {"optimizer.learning_rate": 3e-5}, "of pretrain.py")
+    taken.close(
+        left_out={
+            "short_seq_prob": "documents share rows of data.seq_len",
+            "max_predictions_per_seq": "masking.rate decides",
+            "do_next_sent_prediction": "next-sentence prediction is unsupported; only masked tokens are predicted",
+        },
+        not_needed={"num_workers": "data prepare uses all cores; --workers sets their number"},
+    )
+    return taken
 
 
 def _epochs_here(folder: str) -> Iterator[int]:

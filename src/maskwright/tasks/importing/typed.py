@@ -48,7 +48,7 @@ ELSEWHERE = {
     "run_ner.py": "`maskwright finetune` labels words; begin with the recipe conll2003 or wikiann",
     "run_qa.py": "`maskwright finetune` answers questions; begin with the recipe squad",
     "run_squad.py": "`maskwright finetune` answers questions; begin with the recipe squad",
-    "pregenerate_training_data.py": "run `maskwright data pregenerate` with the same options",
+    "pregenerate_training_data.py": "`maskwright import tpu_pretrain` reads this one",
     "run_clm.py": "maskwright has no causal models; it reads run_mlm.py",
 }
 """The fix where the command starts another script."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from maskwright.config.finetuning import Task, default_row
+from maskwright.config.finetuning import LABELLED, Task, tokens_of_row
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import LABELLED, class_name, read_hf_config, read_labels, read_use
+from maskwright.model.hf.config import class_name, read_hf_config, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
+from maskwright.model.initial import with_outputs
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.run.record import RESTORE, RunRecord
 from maskwright.tasks.models.hub import local, pinned
@@ -92,13 +93,16 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         if loaded is None:
             raise without_checkpoint(location)
         parameters, step = loaded.parameters, loaded.step
+        if record.unit is not None:
+            mean, deviation = record.unit
+            parameters = with_outputs(parameters, deviation, mean)
         config, tokenizer = model_at(record, step, directory.config), directory.path("tokenizer")
         labels = _labels(record, config, directory.config)
         model = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)
         if record.kind == "pretrain":
             return model
         task = record.finetuning.task
-        longest = record.finetuning.data.max_seq_len or min(default_row(task), config.max_seq_len)
+        longest = tokens_of_row(record.finetuning.data, task, config.max_seq_len)
         return replace(model, task=task, max_seq_len=longest, may_be_none=record.may_be_none)
     config, parameters = read_model_folder(location, bare=bare)
     vocabulary = read_vocabulary(location)

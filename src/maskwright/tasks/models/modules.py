@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from maskwright.core import storage
@@ -60,5 +59,4 @@ def longest_text(folder: str, config: ModelConfig) -> int | None:
 
 
 def _read(folder: str, *names: str) -> Any:
-    path = os.path.join(folder, *names)
-    return storage.read_json(path) if os.path.isfile(path) else None
+    return storage.read_json_or(None, folder, *names)

@@ -44,8 +44,8 @@ from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pr
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.unknown import require_known
 from maskwright.training.job import Job
+from maskwright.training.kept_batch import write_bundle
 from maskwright.training.masked_lm import MaskedLM
-from maskwright.training.replay import write_bundle
 
 VOCABULARY = 50_265
 """Size of the vocabulary of a plan that names none: RoBERTa's."""
@@ -222,9 +222,8 @@ class PretrainRun:
         lines += unusual_data(self.loader.epoch(self.config.steps), self.held_out)
         return lines + unusual_settings(self.config)
 
-    def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
-        data = job.rollbacks.data_step(step)
-        return write_bundle(job.directory, self.loader, self.store, step=step, data_step=data, details=details)
+    def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:
+        return write_bundle(job.directory, self.loader, self.store, step=step, details=details)
 
     def finish(self, job: Job) -> None:
         """The last checkpoint is the result."""

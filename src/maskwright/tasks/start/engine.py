@@ -21,7 +21,7 @@ from maskwright.run.record import RunRecord
 from maskwright.tasks.start.capacity import engine_config, too_large
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.training.beats import Beats
-from maskwright.training.health import LossWatch, Rollbacks
+from maskwright.training.health import LossWatch
 from maskwright.training.job import Job
 from maskwright.training.saver import Saver
 
@@ -66,7 +66,6 @@ def make_job(
         record=record,
         saver=saver,
         watch=LossWatch(objective.chance, ready.config.schedule.warmup_steps or 0),
-        rollbacks=Rollbacks(directory),
         beats=Beats(directory),
         usage=Usage(gpus=engine.device == "cuda"),
         status=Status(of=ready.config.steps),

@@ -37,7 +37,6 @@ def follow(start: RunStart, ready: Prepared) -> None:
     beats_of_rank = Beats(directory, processes.rank, processes.world_size, start.name)
     with stop_on_signals(start.request) as stop, beats_of_rank as beats:
         job = make_job(ready, directory, engine, None, saver=None)
-        job.rollbacks.all = []  # this host's folder of that name does not belong to the run
         stop.when_grace_ends = partial(_grace_ended, beats)
         job.beats = beats.begin(engine)
         start.agree(last=True)

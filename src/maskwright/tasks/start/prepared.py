@@ -90,7 +90,7 @@ class Prepared(Protocol):
 
     def warnings(self) -> list[str]: ...
 
-    def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
+    def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:
         """Keeps the batch of a failed step in the run directory. Returns its folder."""
         ...
 

@@ -88,8 +88,7 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
         if start.starts.starts == 1:
             directory.take_request()  # it was meant for an earlier start
         stop.take_request(directory)  # it came while the run was about to restart
-        planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
-        saver = Saver(directory, config.checkpoint, start.copies, lease, planned)
+        saver = Saver(directory, config.checkpoint, start.copies, lease)
         job = make_job(ready, directory, engine, record, saver)
         stop.when_grace_ends = partial(_grace_ended, job, stop)
         loaded = None if before is None else _load(job, ready, start)
@@ -196,7 +195,7 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
             update_status(job, "failed", str(error) or type(error).__name__, code)
             job.directory.log(f"failed: {error}")
         if isinstance(error, HealthError) and error.step is not None:
-            _keep_for_replay(job, ready, error.step, error)
+            _keep_batch(job, ready, error.step, error)
         raise
     stopped = job.objective.settled and job.step < job.steps
     why = f"no longer improving: step {job.objective.best_step:,} has the best evaluation" if stopped else ""
@@ -206,7 +205,7 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
     say(f"done: {job.directory.location}")
 
 
-def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
+def _keep_batch(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
     """Keeps the batch of a failed step. An error here must not hide the first one."""
     saved = [saved_step for saved_step in checkpoint.whole_steps(job.directory.checkpoints) if saved_step <= step]
     details = {
@@ -216,10 +215,10 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
         "store": ready.texts[0].location,
     }
     try:
-        folder = ready.keep_for_replay(job, step, details)
+        folder = ready.keep_batch(job, step, details)
         say(f"the batch and the positions of its text are in {folder}")
     except Exception as failure:
-        warn(f"the batch of step {step} cannot be kept for replay: {failure}")
+        warn(f"the batch of step {step} cannot be kept: {failure}")
 
 
 def _base_of(record: RunRecord) -> Any:

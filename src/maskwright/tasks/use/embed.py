@@ -14,7 +14,6 @@ from maskwright.labels.encode import encode, what_is_cut
 from maskwright.labels.example import Example
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.write import require_writable, write_vectors
-from maskwright.tasks.finetune.objective import PREDICTION_TOKENS
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.models.modules import pooling_of
 from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length
@@ -52,7 +51,7 @@ def vectors(
             chunk = examples[first : first + EXAMPLES_AT_ONCE]
             encoded = encode(chunk, model.tokenizer_folder, TEXTS, (), max_seq_len, labelled=False)
             packer = Packer.of(encoded, TEXTS.kind, model.config.pad_token_id)
-            batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))
+            batches = prediction_batches(packer)
             parts.append(in_order(packer, batches, np.concatenate([pool(packed.batch) for packed in batches])))
             cut += encoded.cut
             bar.advance(len(chunk))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.config.finetuning import LabelledData, Task, default_row, labelled_data
+from maskwright.config.finetuning import LABELLED, LabelledData, Task, default_row, labelled_data
 from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.core import storage
 from maskwright.core.console import progress, say, several, warn
@@ -18,14 +18,14 @@ from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.labels.annotations import spans_in
-from maskwright.labels.encode import EncodedRows, encode, what_is_cut, without_long_questions
+from maskwright.labels.encode import EncodedRows, what_is_cut, without_long_questions
 from maskwright.labels.example import Example, Reading, Skipped
 from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.spans import mark_spans
 from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_conll, write_records
-from maskwright.tasks.finetune.objective import PREDICTION_TOKENS
+from maskwright.tasks.finetune.objective import encoded_for
 from maskwright.tasks.models.load import TrainedModel
 
 ANSWERS = ".json"
@@ -146,16 +146,8 @@ def ask(
     with progress("predict", len(examples), "examples") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = examples[first : first + EXAMPLES_AT_ONCE]
-            encoded = encode(
-                chunk,
-                model.tokenizer_folder,
-                task,
-                model.labels,
-                max_seq_len,
-                labelled=False,
-                token_type_stride=model.config.token_type_stride,
-                longest=model.config.max_seq_len,
-            )
+            folder, labels = model.tokenizer_folder, model.labels
+            encoded = encoded_for(model.config, chunk, folder, task, labels, max_seq_len, labelled=False)
             logits = _logits(engine, model, encoded)
             parts.append(decode(task, encoded, chunk, logits, model.labels, may_be_none=may_be_none))
             cut += encoded.cut
@@ -168,7 +160,7 @@ def ask(
 def _logits(engine: Engine, model: TrainedModel, encoded: EncodedRows) -> Any:
     kind = model.require_task().kind
     packer = Packer.of(encoded, kind, model.config.pad_token_id)
-    batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))
+    batches = prediction_batches(packer)
     return in_order(packer, batches, engine.predict([packed.batch for packed in batches]))
 
 
@@ -239,7 +231,7 @@ def predict(
 def require_probabilities(model: TrainedModel) -> None:
     """Raises `InputError` for a model that predicts numbers or answers."""
     kind = model.require_task().kind
-    if kind in ("regression", "question_answering"):
+    if kind not in LABELLED:
         raise InputError(f"{kind} has no probabilities", where=model.location, fix="do not ask for them")
 
 

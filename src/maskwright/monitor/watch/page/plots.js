@@ -15,7 +15,6 @@ export const EVENTS = {
   started: ["--fourth", "triangle-right", "restart", "▸"],
   gone: ["--bad", "x", "process gone", "✕"],
   spiked: ["--bad", "triangle-up", "spike", "▲"],
-  "rolled back": ["--third", "triangle-left", "rollback", "◂"],
   ended: ["--faint", "square", "end", "■"],
   saved: ["--faint", "line-ns-open", "save", "|"],
   changed: ["--fifth", "diamond", "change", "◆"],
@@ -116,8 +115,8 @@ export function eventTraces(events, colours) {
       mode: "markers",
       yaxis: "y2",
       x: ofKind.map(({ x }) => x),
-      // Heights differ, since a rollback is at the step of its spike, and a restart may be at that step too.
-      y: ofKind.map(() => ({ saved: 0.015, "rolled back": 0.93, gone: 0.875 })[event] ?? 0.985),
+      // Heights differ, since a restart may be at the step of a spike.
+      y: ofKind.map(() => ({ saved: 0.015, gone: 0.875 })[event] ?? 0.985),
       text: ofKind.map(({ text }) => escaped(text)),
       hovertemplate: "%{text}<extra></extra>",
       marker: { symbol, size: 9, color: colours[colour], line: { color: colours[colour], width: 1.5 } },

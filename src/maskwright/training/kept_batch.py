@@ -1,7 +1,7 @@
 """The origins of a batch, kept for a step that cannot be computed.
 
-RUN/replay/step-00001234/
-  replay.json            step, seeds, rates, the checkpoint before it, each row's documents with file and line
+RUN/not-finite/step-00001234/
+  step.json              step, seeds, rates, the checkpoint before it, each row's documents with file and line
   batch-000.safetensors  the batch of virtual worker 0 as the model gets it
 """
 
@@ -19,6 +19,8 @@ from maskwright.data.opening import Store
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.training.masked_lm import masks_at
 from maskwright.training.tensor_file import write_tensors
+
+FOLDER = "not-finite"
 
 
 @dataclass(frozen=True)
@@ -39,25 +41,23 @@ class RowOrigin:
     documents: list[Origin]
 
 
-def origins(loader: Loader, store: Store, data_step: int) -> list[RowOrigin]:
-    """The origins of all rows of the batch at `data_step`, by virtual worker."""
-    result, step_rows = [], loader.rows_at(data_step)
+def origins(loader: Loader, store: Store, step: int) -> list[RowOrigin]:
+    """The origins of all rows of the batch at `step`, by virtual worker."""
+    result, step_rows = [], loader.rows_at(step)
     for virtual_worker in range(loader.config.batch.virtual_workers):
-        epochs, rows = loader.row_numbers(data_step, virtual_worker)
+        epochs, rows = loader.row_numbers(step, virtual_worker)
         for number, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
             documents = [Origin(document, store.origin("train", document)) for document in step_rows.documents(row)]
             result.append(RowOrigin(virtual_worker, number, epoch, documents))
     return result
 
 
-def write_bundle(
-    directory: RunDirectory, loader: Loader, store: Store, *, step: int, data_step: int, details: dict[str, Any]
-) -> str:
-    """Writes the folder that `maskwright replay` and people read, and returns it."""
-    rows = [asdict(row) for row in origins(loader, store, data_step)]
-    masks = masks_at(loader, data_step)
-    record = {"data_step": data_step, "seed": loader.config.seed, **masks, **details, "rows": rows}
-    return _write(directory, loader.batches(data_step), step, record)
+def write_bundle(directory: RunDirectory, loader: Loader, store: Store, *, step: int, details: dict[str, Any]) -> str:
+    """Writes the folder of the step, and returns it."""
+    rows = [asdict(row) for row in origins(loader, store, step)]
+    masks = masks_at(loader, step)
+    record = {"seed": loader.config.seed, **masks, **details, "rows": rows}
+    return _write(directory, loader.batches(step), step, record)
 
 
 def write_examples(
@@ -68,9 +68,9 @@ def write_examples(
 
 
 def _write(directory: RunDirectory, batches: Sequence[Batch], step: int, record: dict[str, Any]) -> str:
-    folder = directory.path("replay", step_folder(step))
+    folder = directory.path(FOLDER, step_folder(step))
     storage.make_folder(folder)
     for virtual_worker, batch in enumerate(batches):
         write_tensors(os.path.join(folder, f"batch-{virtual_worker:03d}.safetensors"), batch.arrays)
-    storage.write_json(os.path.join(folder, "replay.json"), {"step": step, **record})
+    storage.write_json(os.path.join(folder, "step.json"), {"step": step, **record})
     return folder

@@ -1,1 +1,0 @@
-"""Writes epochs with static masks: the format of pytorch-transformers' `pregenerate_training_data.py`."""
