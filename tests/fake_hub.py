@@ -73,6 +73,8 @@ def fake_hub() -> Iterator[FakeHub]:
 class _Refused(Exception):
     """(status, X-Error-Code, X-Error-Message)"""
 
+    commit = ""
+
 
 class _Handler(Handler):
     hub: FakeHub
@@ -92,6 +94,7 @@ class _Handler(Handler):
         except _Refused as refused:
             code, kind, message = refused.args
             headers = {"X-Error-Code": kind, "X-Error-Message": message}
+            headers |= {"X-Repo-Commit": refused.commit}
             self.reply(code, {"error": message}, {key: text for key, text in headers.items() if text})
 
     do_GET = do_HEAD = do_POST = do_PUT = _serve
@@ -192,7 +195,9 @@ class _Handler(Handler):
             raise _Refused(403, "GatedRepo", "Access to this model is restricted")
         content = repository.commits[commit].get(file)
         if content is None:
-            raise _Refused(404, "EntryNotFound", "Entry not found")
+            absent = _Refused(404, "EntryNotFound", "Entry not found")
+            absent.commit = commit
+            raise absent
         headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
         if self._mode(file) == "lfs":
             headers |= {"X-Linked-ETag": f'"{hashlib.sha256(content).hexdigest()}"'}

@@ -59,6 +59,9 @@ def task_of(folder: Path, tokenizer: str, *, steps: int = 60, learning_rate: flo
 
 def test_it_learns_to_search_twice_alike_and_begins_again(tokenizer: str, tmp_path: Path) -> None:
     config = task_of(tmp_path, tokenizer)
+    prompts = {"query": "blue ", "document": "river "}
+    own = tmp_path / "model" / "tokenizer" / "config_sentence_transformers.json"
+    own.write_text(json.dumps({"prompts": prompts}))
     untrained = config.model_copy(update={"optimizer": RetrievalOptimizer(learning_rate=1e-30)})
     before = finetune_for_search(untrained, str(tmp_path / "untrained"))
     results = finetune_for_search(config, str(tmp_path / "one"))
@@ -78,11 +81,11 @@ def test_it_learns_to_search_twice_alike_and_begins_again(tokenizer: str, tmp_pa
         assert (again / name).read_bytes() == (tmp_path / "one" / name).read_bytes(), name
     assert not (again / "trainer").exists() and not (again / "start").exists()
 
-    # What it saves is what scored, and other commands read it.
+    # What it saves is what scored with its prompts, and other commands read it.
     model, collection = load_model(str(again / "model"), bare=True), read_collection(config.data, 0)
     asked, passages = (
-        vectors(model, [Example("x", n, text=text) for n, text in enumerate(texts)], 64, "cpu")
-        for texts in ([query.text for query in collection.test], collection.passages)
+        vectors(model, [Example("x", n, text=text) for n, text in enumerate(texts)], 64, "cpu", prompt=name)
+        for name, texts in (("query", [query.text for query in collection.test]), ("document", collection.passages))
     )
     cosines = asked @ passages.T / np.linalg.norm(asked, axis=1)[:, None] / np.linalg.norm(passages, axis=1)
     means, _ = record_of_scores(collection.test, ranked(len(asked), lambda some: cosines[some]))

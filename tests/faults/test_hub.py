@@ -30,7 +30,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.compare.arms import read_starts
 from maskwright.tasks.models import hub as hub_task
 from maskwright.tasks.models.load import load_model
-from maskwright.tasks.models.modules import pooling_of
+from maskwright.tasks.models.modules import pooling_of, warn_if_untold
 
 PAGE = "{endpoint}/{repo_id}/resolve/{revision}/{filename}"
 
@@ -142,7 +142,12 @@ def test_every_command_on_models_takes_an_address(
 
 
 def test_what_transformers_left_in_the_cache_is_found_without_network(
-    hub: FakeHub, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    hub: FakeHub,
+    cli: Cli,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """It keeps a model by the name that it was asked for, here one without an owner; years ago, as a pickle."""
     commit = hub.add("FacebookAI/roberta-base", folder)
@@ -151,6 +156,11 @@ def test_what_transformers_left_in_the_cache_is_found_without_network(
     snapshot = tmp_path / "cache" / "models--roberta-base" / "snapshots" / commit
     asked = len(hub.requests)
     assert hub_task.local(f"hf://FacebookAI/roberta-base@{commit}") == str(snapshot) and len(hub.requests) == asked
+    warn_if_untold(str(snapshot))
+    assert "modules.json" not in capfd.readouterr().err, "the download has asked for it"
+    shutil.rmtree(tmp_path / "cache" / "models--roberta-base" / ".no_exist")
+    warn_if_untold(str(snapshot))
+    assert "the cache does not tell whether the model has a modules.json" in capfd.readouterr().err
     hub.broken.append("GET /api/models/FacebookAI/roberta-base")
     found = cli("fill", "hf://FacebookAI/roberta-base", "The <mask>.")
     assert found.code == 0 and f"is commit {commit} of the cache" in found.err, found.err

@@ -25,6 +25,7 @@ from maskwright.model.hf.names import encoder_pieces
 from maskwright.model.torch.compare import our_model
 from maskwright.tasks.export.sentence_transformers import export_as
 from maskwright.tasks.models.load import TrainedModel, load_model
+from maskwright.tasks.models.modules import prompt_of
 from maskwright.tasks.use.embed import vectors
 from maskwright.tasks.use.predict import ask, engine_for
 
@@ -146,15 +147,15 @@ def test_vectors_and_scores_are_ours(architecture: str, tokenizer: str, tmp_path
 def test_vectors_follow_the_modules_of_a_folder(
     tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Poolings in the form of version 6 and of older ones. An export keeps them."""
+    """Poolings in the form of version 6 and of older ones, and prompts. An export keeps them."""
     folder = tmp_path / "dense"
     export_as(
         "dense", load_model(str(finished_run(tmp_path / "run", shape("bert", "masked_lm"), tokenizer))), str(folder)
     )
     examples = [Example("x", number, text=text) for number, text in enumerate(TEXTS)]
     modules = json.loads((folder / "modules.json").read_text())
-    prompts = {"query": "search: ", "document": ""}
-    storage.write_json(str(folder / "config_sentence_transformers.json"), {"prompts": prompts})
+    own = {"prompts": {"query": "search: ", "document": ""}, "default_prompt_name": "query"}
+    storage.write_json(str(folder / "config_sentence_transformers.json"), own)
     words = json.loads((folder / "tokenizer.json").read_text())
     storage.write_json(str(folder / "tokenizer.json"), words | {"normalizer": {"type": "Lowercase"}})
     as_it_is = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": "TokenizersBackend"}
@@ -184,6 +185,8 @@ def test_vectors_follow_the_modules_of_a_folder(
         storage.write_json(str(folder / "2" / "config.json"), {})
         storage.write_json(str(folder / "modules.json"), [*modules, *more])
         storage.write_json(str(folder / "1_Pooling" / "config.json"), {"word_embedding_dimension": 32, **pooling})
+        own["default_prompt_name"] = None if row == 2 else "query"
+        storage.write_json(str(folder / "config_sentence_transformers.json"), own)
         settings = {"max_seq_length": length, "do_lower_case": True}
         storage.write_json(str(folder / "sentence_bert_config.json"), settings)
         model = load_model(str(folder), bare=True)
@@ -194,18 +197,28 @@ def test_vectors_follow_the_modules_of_a_folder(
             continue
         import sentence_transformers
 
-        said = sentence_transformers.SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(TEXTS)
+        theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        said = theirs.encode(TEXTS)
         np.testing.assert_allclose(vectors(model, examples, length, "cpu"), said, atol=1e-5)
+        assert ("get none of its prompts, query ('search: ')" in capsys.readouterr().err) == (row == 2)
+        for name in ("query", "document"):
+            ours = vectors(model, examples, length, "cpu", prompt=name)
+            np.testing.assert_allclose(ours, theirs.encode(TEXTS, prompt_name=name), atol=1e-5)
         export_as("dense", model, str(tmp_path / f"again-{row}"))
         again = loaded("dense", tmp_path / f"again-{row}")
         np.testing.assert_allclose(again.encode(TEXTS), said, atol=1e-5)
-        assert again.prompts == prompts
+        assert [again.prompts, again.default_prompt_name] == [*own.values()]
         export_as(None, model, str(tmp_path / f"plain-{row}"))
         warned = f"warning: {folder}: its modules.json makes other vectors than the mean" in capsys.readouterr().err
         assert warned == (row < 2)
     storage.write_json(str(folder / "tokenizer.json"), words)
     with pytest.raises(InputError, match="makes vectors by Dense, lower case, which"):
         vectors(model, examples, 64, "cpu")
+    storage.write_json(str(folder / "config_sentence_transformers.json"), {"model_type": "CrossEncoder"})
+    with pytest.raises(InputError, match="is a CrossEncoder of sentence-transformers, which makes no vector of a text"):
+        vectors(model, examples, 64, "cpu")
+    with pytest.raises(InputError, match=r"has no prompt 'query'\. Fix: leave it out"):
+        prompt_of(str(tmp_path), "query")
 
 
 def scores_of(model: TrainedModel) -> np.ndarray[Any, Any]:
@@ -245,6 +258,7 @@ def test_a_classifier_becomes_one_score(architecture: str, tokenizer: str, tmp_p
 
 @pytest.mark.long
 def test_a_fine_tuned_pair_model_scores_as_predict(tokenizer: str, tmp_path: Path) -> None:
+    """Exported again, too."""
     for task in ("regression", "single_label_classification", "multi_label_classification"):
         model = classifier(tmp_path / task, "bert", task, tokenizer)
         relevant = model.labels[1] if model.labels else None
@@ -253,6 +267,9 @@ def test_a_fine_tuned_pair_model_scores_as_predict(tokenizer: str, tmp_path: Pat
         theirs = loaded("rerank", tmp_path / f"{task}-folder")
         assert theirs.max_seq_length == model.max_seq_len == 64
         np.testing.assert_allclose(theirs.predict(PAIRS, batch_size=4), ours, atol=1e-5)
+        export_as("rerank", load_model(str(tmp_path / f"{task}-folder")), str(tmp_path / f"{task}-again"))
+        again = loaded("rerank", tmp_path / f"{task}-again").predict(PAIRS, batch_size=4)
+        np.testing.assert_allclose(again, ours, atol=1e-5)
 
 
 def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,12 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from conftest import prepared
 
 from maskwright.api import verdicts
 from maskwright.config import pretraining as c
@@ -15,10 +17,13 @@ from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.retrieval import RetrievalConfig, read_any_config, read_task_config
 from maskwright.config.settings import flat, in_flow
 from maskwright.core.errors import ConfigError
+from maskwright.data.prepare.request import PrepareOptions
 from maskwright.tasks.compare.arms import ArmStart
 from maskwright.tasks.pretrain import warnings
 from maskwright.tasks.pretrain.prepare import prepare_run
-from maskwright.tasks.pretrain.warnings import muon_rms, unusual_settings
+from maskwright.tasks.pretrain.warnings import muon_rms, unusual_data, unusual_settings
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import train_tokenizer
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -162,6 +167,39 @@ def test_too_much_of_too_little_text_is_doubted(
     assert ready.warnings()[0].endswith("--layout lines or sentences if a file has several")
     ready.store.manifest["options"]["valid_files"] = 1  # a chromosome
     assert ready.warnings()[0].endswith("too few to compare runs by: name more files as --valid-files")
+    monkeypatch.setattr(warnings, "SEQUENCE_ENDINGS", ("", ".txt"))  # as FASTA: its rows count
+    assert unusual_data(1, ready.held_out, seq_len=512) and unusual_data(1, ready.held_out, seq_len=8) == []
+
+
+def test_short_documents_and_words_that_masks_do_not_see_are_told(
+    config: Callable[..., c.RunConfig], tmp_path: Path
+) -> None:
+    """Positions beyond the longest document stay random, and `whole_word` hid the single characters of Chinese."""
+
+    def told(folder: object, **keys: object) -> list[str]:
+        found = prepare_run(config(**{"data.store": str(folder)} | keys)).warnings()
+        return [line for line in found if line.startswith(("data.seq_len", "masking.kind"))]
+
+    first = prepare_run(config()).store.location
+    (line,) = told(first, **{"data.seq_len": 4_096})
+    assert "in documents of at most 2048 tokens" in line
+    assert told(first, **{"data.seq_len": int(line.rpartition("=")[2])}) == []
+    text = tmp_path / "zh.txt"
+    text.write_text(
+        "\n".join("".join(Random(n).choices("的一是不了人我在有他这中大来上国个到说们", k=30)) for n in range(300))
+    )
+    for kind, masking, words in (
+        ("wordpiece", "whole_word", ["nearly every token"]),
+        ("wordpiece", "span", []),
+        ("wordpiece", "token", []),
+        ("bpe", "whole_word", ["hidden in runs of 8: --set masking.kind=token"]),
+        ("bpe", "span", ["hidden in runs of 16"]),
+    ):
+        if not (folder := tmp_path / kind).exists():
+            train_tokenizer(Sources([str(text)]), f"{folder}-words", kind=kind, vocab_size=500)  # type: ignore[arg-type]
+            prepared(text, f"{folder}-words", folder, PrepareOptions(valid_fraction=0.1))
+        found = told(folder, **{"masking.kind": masking})
+        assert len(found) == len(words) and all(map(str.__contains__, found, words)), (kind, masking)
 
 
 def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

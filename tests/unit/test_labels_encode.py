@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,17 @@ def rows(encoded: EncodedRows) -> list[list[int]]:
     return [encoded.row(number).tolist() for number in range(len(encoded))]
 
 
-@pytest.mark.parametrize("max_seq_len", [8, 31, 512])
-def test_ids_are_those_of_transformers(folder: str, max_seq_len: int) -> None:
+def cut_at(side: str, folder: str, to: Path) -> str:
+    """A copy of the tokenizer with that `truncation_side`."""
+    shutil.copytree(folder, to / "cut")
+    path = to / "cut" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncation_side": side}))
+    return str(to / "cut")
+
+
+@pytest.mark.parametrize(("max_seq_len", "side"), [(8, "right"), (8, "left"), (31, "left"), (512, "right")])
+def test_ids_are_those_of_transformers(folder: str, max_seq_len: int, side: str, tmp_path: Path) -> None:
+    folder = cut_at(side, folder, tmp_path)
     auto = transformers.AutoTokenizer.from_pretrained(folder)
     encoded = encode(classified(TEXTS), folder, SINGLE, ["x"], max_seq_len)
     expected = auto(TEXTS, truncation=True, max_length=max_seq_len)["input_ids"]
@@ -62,6 +72,18 @@ def test_ids_are_those_of_transformers(folder: str, max_seq_len: int) -> None:
     encoded = encode(classified(TEXTS, seconds), folder, SINGLE, ["x"], max_seq_len)
     assert rows(encoded) == auto(TEXTS, seconds, truncation="longest_first", max_length=max_seq_len)["input_ids"]
     assert encoded.cut == sum(len(ids) > max_seq_len for ids in auto(TEXTS, seconds)["input_ids"])
+
+
+def test_a_pair_without_a_template_gets_one(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+    """The library would put the second text right after the first, without a frame."""
+    content = json.loads((Path(tokenizer_of("bert-uncased")) / "tokenizer.json").read_text())
+    two = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
+    without = content | {"post_processor": content["post_processor"] | {"pair": two}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(without))
+    for texts in (TEXTS, None):
+        examples = classified(TEXTS[::-1], texts)
+        ours, whole = (encode(examples, of, SINGLE, ["x"], 64) for of in (str(tmp_path), tokenizer_of("bert-uncased")))
+        assert rows(ours) == rows(whole)
 
 
 def test_tokenizers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -100,9 +122,12 @@ def test_no_examples_are_no_rows(folder: str) -> None:
 # ---- words -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_seq_len", [9, 64])
-def test_words_and_their_first_pieces_are_those_of_transformers(folder: str, max_seq_len: int) -> None:
+@pytest.mark.parametrize(("max_seq_len", "side"), [(9, "right"), (9, "left"), (64, "right")])
+def test_words_and_their_first_pieces_are_those_of_transformers(
+    folder: str, max_seq_len: int, side: str, tmp_path: Path
+) -> None:
     """As run_ner.py aligns them: the first piece of a word has its tag, other pieces have none."""
+    is_modernbert, folder = "modernbert" in folder, cut_at(side, folder, tmp_path)
     sentences = [["R.H.", "Saunders", "(", "<mask>", "東京", ")"], ["The", "garden"], ["a\u00a0b", "x" * 30, "fox"]]
     draw = random.Random(0)
     labels = ["B-X", "I-X", "O"]
@@ -113,7 +138,7 @@ def test_words_and_their_first_pieces_are_those_of_transformers(folder: str, max
     targets = encoded.targets
     assert isinstance(targets, WordTargets)
     auto = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
-    if "modernbert" in folder:  # its class does not heed add_prefix_space
+    if is_modernbert:  # its class does not heed add_prefix_space
         auto.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     expected = auto(sentences, is_split_into_words=True, truncation=True, max_length=max_seq_len)
     assert rows(encoded) == expected["input_ids"]

@@ -451,6 +451,11 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ({"label": [[4, 14, " "]]}, "span 4 to 14 has no labels. Fix: give it one"),
         ({"label": [{"start": 4, "end": 14, "labels": ["PER", "ORG"]}]}, "span 4 to 14 has 2 labels"),
         ({"label": [{"start": 4, "end": 14, "text": "Lima", "label": "LOC"}]}, "span 4 to 14, 'Eva Brandt' (LOC) is n"),
+        (
+            {"text": f"🙂 {PAID}", "label": [[7, 17, "PER"]]},  # in UTF-16
+            "span 7 to 17, 'va Brandt ' (PER) cuts the word 'Eva'. Fix: count start and end in characters, if they "
+            "count 🙂 as two, as JavaScript does; else extend it from 6 to 16, 'Eva Brandt'",
+        ),
         ({"label": "PER"}, "has texts, but no column with their spans (columns: text, label). Fix: write"),
         ({"label": None}, "has no list of spans in 'label'. Fix: delete the record, or write an empty list"),
         ({"text": "", "label": []}, "has no words"),
@@ -620,6 +625,12 @@ def test_mistakes_in_tables(name: str, content: str, data: dict[str, Any], messa
         ("a.txt", "a\tO\nb\n\nc\tO\n", {}, "FILE:2: has 1 columns, but the first word has 2"),
         ("a.txt", "a\tO\n\t O\n", {}, "FILE:2: has no word"),
         ("a.txt", "a\tO\nb\t\n", {}, "FILE:2: has no tag"),
+        (
+            "a.tsv",
+            '1\t"[{""start"": 0}]"\n',
+            {},
+            'FILE:1: has a list as its tag, \'"[{""start"": 0}]"\'. Fix: give spans',
+        ),
         ("a.txt", "a\n", {}, "FILE:1: has one column, but no tags"),
         ("a.txt", "b O\n#a\n", {}, "FILE:2: has 1 columns, but the first word has 2"),
         ("a.conllu", "# text = A b\n1\tA\tX\n2\tb\tY\n\n1\tc\tX\n", {}, "FILE:2: has a first column that counts the"),

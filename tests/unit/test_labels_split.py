@@ -226,6 +226,29 @@ def test_without_a_validation_file_a_share_is_held_out_of_training(tmp_path: Pat
     assert found.validation == whole.validation and set(found.train) < set(whole.train)
 
 
+def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
+    """Windows of one document, of which another group has one as well: both groups are one part."""
+    rows = [f"window {n},{'ab'[n % 2]},doc {n // 6}\n" for n in range(180)]
+    rows[13] = "window 0,b,doc 2\n"
+    files = {"train.csv": rows, "test.csv": ["text of a test,a,doc 5\n", "another,b,new\n"]}
+    for name, lines in files.items():
+        (tmp_path / name).write_text("text,label,source\n" + "".join(lines))
+    data = LabelledData(train=str(tmp_path / "train.csv"), test=str(tmp_path / "test.csv"), group="source")
+    for seed in range(20):
+        found = read_dataset(data, SINGLE, seed)
+        sides = [{one.group for one in side} for side in (found.train, found.validation)]
+        assert len(found.train) + len(found.validation) == 180 and not sides[0] & sides[1] and sides[1]
+        assert ("doc 0" in sides[0]) == ("doc 2" in sides[0])
+    said = f"test: 1 example of groups of the train split (first: 'doc 5', {tmp_path / 'test.csv'}:2)"
+    assert [line for line in found.report.warnings() if "groups" in line] in (
+        [said],
+        [said.replace("train", "validation")],
+    )
+    (tmp_path / "a.conll").write_text("a O\nb B-X\n\nc O\n")
+    with pytest.raises(InputError, match=r"data.group is 'source', but these files give no groups. Fix: write a table"):
+        read_dataset(LabelledData(train=str(tmp_path / "a.conll"), group="source"), TOKENS, 0)
+
+
 def test_fixed_labels_may_be_missing_from_training(tmp_path: Path) -> None:
     task = Task(labels=["z", "y", "x"])
     found = dataset(tmp_path, task, train="a x, b y, c x", validation="d z")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,22 @@ def test_classes_of_pairs_in_every_format(tokenizer: str, tmp_path: Path, monkey
             rows = list(csv.DictReader(file, delimiter="\t" if ending == "tsv" else ","))
         assert [row["label"] for row in rows] == [record["label"] for record in first]
         assert [float(row["probability_B-PER"]) for row in rows] == [r["probability"]["B-PER"] for r in first]
+
+
+def test_pairs_keep_their_token_types_in_transformers(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+    """A tokenizer of no class of its own, which transformers 5 lets give ids alone unless its files say more."""
+    shutil.copytree(tokenizer_of("bert"), tmp_path / "tokenizer")
+    names = tmp_path / "tokenizer" / "tokenizer_config.json"
+    names.write_text(json.dumps(json.loads(names.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    own = shape("bert", "single_label_classification")
+    model = load_model(str(finished_run(tmp_path / "run", own, str(tmp_path / "tokenizer"), noise=0.5)))
+    export(model, str(tmp_path / "model"))
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "model"), top_k=None)
+    pairs = [*zip(TEXTS, reversed(TEXTS), strict=True)]
+    ours = maskwright.load(tmp_path / "run", device="cpu").predict(pairs, probabilities=True)
+    for (text, pair), record in zip(pairs, ours, strict=True):
+        said = {one["label"]: one["score"] for one in theirs({"text": text, "text_pair": pair}, truncation=True)}
+        assert said == pytest.approx(record["probability"], abs=2e-5)
 
 
 def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:

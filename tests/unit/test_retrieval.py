@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,10 @@ def test_a_collection_is_read_and_its_questions_held_out_by_the_seed(tmp_path: P
     whole = read_collection(config.data.model_copy(update={"validation": config.data.test, "test": None}), 0)
     assert (len(whole.passages), len(whole.train), len(whole.validation), whole.pairs) == (40, 24, 12, 48)
     assert whole.passages[1].split()[0] in PLACES and whole.passages[0].split()[0] in WORDS
+    assert whole.with_repeated_answers() == 0
+    answers = whole.validation[0].relevant
+    twice = replace(whole, passages=[*whole.passages, *(whole.passages[one] for one in answers)])
+    assert twice.with_repeated_answers() == sum(any(one in answers for one in q.relevant) for q in whole.validation)
     first = whole.train[0]
     assert first.text.endswith("question1") and sorted(first.grades.values()) == [0, 1, 2]
     assert first.where == f"{tmp_path / 'queries.jsonl'}:2" and len(first.relevant) == 2

@@ -22,7 +22,13 @@ def test_training_is_repeatable_and_says_when_text_is_short(
         assert (tmp_path / "again" / name).read_bytes() == (Path(tokenizer) / name).read_bytes()
     small = train_tokenizer(Sources([str(corpus)], layout="sentences"), str(tmp_path / "big"), vocab_size=50_000)
     assert small.size < 50_000 and small.mask == small.size - 1
-    assert "the text supports" in capfd.readouterr().err
+    printed = capfd.readouterr().err
+    assert "the text supports" in printed and "have digits" not in printed
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"block blk_{n * 7919 % 10**6} of size {n**3 % 10**5} received\n" * 2 for n in range(400)))
+    for kind, warned in (("bpe", True), ("words", False)):  # items may be numbers
+        train_tokenizer(Sources([str(log)]), str(tmp_path / kind), kind=kind, vocab_size=900)  # type: ignore[arg-type]
+        assert (" of 900 tokens have digits, such as " in capfd.readouterr().err) == warned
 
 
 def test_bad_requests_are_refused(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

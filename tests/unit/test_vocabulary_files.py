@@ -19,6 +19,7 @@ from tokenizer_kinds import KINDS, older_files, sentencepiece_model, with_words
 from maskwright.core.errors import TokenizerError
 from maskwright.text.audit import audit
 from maskwright.text.sources import Sources
+from maskwright.text.special_tokens import BERT, keyed
 from maskwright.text.tokenizer import (
     copy_tokenizer,
     inspect_tokenizer,
@@ -346,3 +347,32 @@ def test_tokens_that_no_merge_makes_are_counted(tokenizer_of: Callable[[str], st
     (tmp_path / "a.txt").write_text("CCl\nBrc\n")
     result = inspect_tokenizer(str(folder), Sources([str(tmp_path / "a.txt")], layout="lines"))
     assert result.unreachable_tokens == 2 and "2 of them unreachable" in inspection_report(result)
+
+
+def test_settings_of_berts_class_must_agree_with_the_normalizer(
+    tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """`transformers` goes by the settings. Where they have the effect of tokenizer.json, both give the same ids."""
+    text = "The Fox saw GARDENS, \u00c9t\u00e9"
+    for row, (kind, settings, model, agrees) in enumerate(
+        (
+            ("bert", {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, {}, True),
+            ("bert", {"tokenizer_class": "BertTokenizerFast", "do_lower_case": True}, {}, False),
+            ("bert", {"tokenizer_class": "DistilBertTokenizer"}, {}, False),
+            ("bert", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, {}, True),
+            ("bert", {"do_lower_case": True}, {"model_type": "bert"}, False),
+            ("bert-uncased", {"do_lower_case": False}, {"model_type": "bert"}, False),
+            ("bert-uncased", {"tokenizer_class": "BertTokenizer", "strip_accents": True}, {}, True),
+            ("bert-uncased", {"tokenizer_class": "BertTokenizer", "strip_accents": False}, {}, False),
+        )
+    ):
+        folder = tmp_path / str(row)
+        shutil.copytree(tokenizer_of(kind), folder)
+        (folder / "tokenizer_config.json").write_text(json.dumps(keyed(BERT) | settings))
+        (folder / "config.json").write_text(json.dumps(model))
+        if not agrees:
+            with pytest.raises(TokenizerError, match=r"contradict the normalizer of tokenizer.json. Fix: if tokenizer"):
+                read_vocabulary(str(folder))
+            continue
+        theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
+        assert theirs(text)["input_ids"] == load_tokenizer(str(folder), special_tokens_are_text=False).encode(text).ids

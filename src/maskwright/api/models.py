@@ -52,14 +52,19 @@ class Model:
 
     @checked
     def embed(
-        self, texts: Sequence[str], *, max_seq_len: Annotated[int, Field(ge=8)] | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        prompt: str | None = None,
+        max_seq_len: Annotated[int, Field(ge=8)] | None = None,
     ) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states, or in a folder of
-        sentence-transformers what its modules say. `max_seq_len`: tokens of a text that the model reads; default: as in
-        its fine-tuning or those modules, else the model's maximum. The number of texts that were cut is printed on
-        stderr."""
+        sentence-transformers what its modules say. `prompt`: the name of one of that folder's prompts, such as `query`,
+        to put before each text; default: the folder's own default. `max_seq_len`: tokens of a text that the model
+        reads; default: as in its fine-tuning or those modules, else the model's maximum. The number of texts that were
+        cut is printed on stderr."""
         length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len))
-        return embed.vectors(self.trained, _examples(texts, "single"), length, self.device)
+        return embed.vectors(self.trained, _examples(texts, "single"), length, self.device, prompt)
 
     @checked
     def predict(

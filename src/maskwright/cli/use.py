@@ -70,14 +70,17 @@ def predict(
 
 
 @command(app, "embed")
-def embed(model: Model, texts: Texts, output: str, as_json: AsJson = False) -> None:
+def embed(model: Model, texts: Texts, output: str, prompt: str | None = None, as_json: AsJson = False) -> None:
     """Write a vector for each text: the mean of its tokens' last hidden states, unless modules.json takes the first's.
 
     output --to FILE: File to write: .npy for the vectors alone, .parquet for vectors and texts.
+    prompt --prompt NAME: Prompt of a folder of sentence-transformers to put before each text, such as query. Default:
+        the folder's default_prompt_name, else none.
     """
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import embed as task
 
     trained = load_model(model, bare=True)
-    count, width = task.embed(trained, texts.source, output, options=texts.options(), device=texts.device)
+    options = texts.options()
+    count, width = task.embed(trained, texts.source, output, options=options, prompt=prompt, device=texts.device)
     print_result(None, {"output": output, "vectors": count, "width": width}, as_json)

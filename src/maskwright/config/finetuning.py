@@ -120,6 +120,9 @@ class LabelledData(Section):
     label: Column | list[Column] | None = None
     """Column of the label, the tags or their spans, or the answers. For multi_label_classification, it may be a list of
     columns with 0 and 1, one for each label. Default: the column that GLUE's names identify."""
+    group: Column | None = None
+    """Column of what some examples share, such as a patient, an author or a document. Examples of one group stay on one
+    side of the validation split, and a group in two splits is warned of. Only for tables with a text in each row."""
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the training examples to train on, the same for each class. With one seed, a smaller share is part of
     every larger one."""
@@ -150,7 +153,7 @@ class LabelledData(Section):
             raise Refused(f"{value!r:.60} is a list, but one location is needed", fix=fix)
         return value
 
-    @field_validator("text", "text_pair", "label", mode="before")
+    @field_validator("text", "text_pair", "label", "group", mode="before")
     @classmethod
     def _is_a_column(cls, value: Any) -> Any:
         listed = value if isinstance(value, list) and value else [value]
@@ -167,7 +170,7 @@ class LabelledData(Section):
         if shared := [column for column in texts if column in _listed(self.label)]:
             what = f"text and label are the same column, {shared[0]!r}, so a model would read the label in the text"
             raise Refused(what, fix="name two columns")
-        columns = [*texts, *_listed(self.label)]
+        columns = [*texts, *_listed(self.label), *_listed(self.group)]
         if len({type(column) for column in columns}) > 1:
             fix = "give numbers for files without a header line, names for others"
             raise Refused("columns are given partly by number and partly by name", fix=fix)
@@ -184,7 +187,7 @@ class LabelledData(Section):
     @property
     def has_header(self) -> bool:
         """Whether CSV and TSV begin with a line of names."""
-        return not any(isinstance(column, int) for column in [*self.text_columns, *self.label_columns])
+        return not any(isinstance(column, int) for column in [*self.text_columns, *self.label_columns, self.group])
 
 
 def _word(name: str | int) -> str:

@@ -321,6 +321,8 @@ def _covered(example: Example, offsets: Offsets, span: Span) -> tuple[int, int]:
         cut = offsets[first] if begin < span.start else offsets[stop - 1]
         what = f"cuts the word {text[slice(*cut)]!r:.40}"
         fix = f"extend it from {begin:,} to {end:,}, {text[begin:end]!r:.60}, or put a space where the word ends"
+    if wide := next((character for character in text[: span.end] if character > "\uffff"), None):
+        fix = f"count start and end in characters, if they count {wide} as two, as JavaScript does; else {fix}"
     raise Unusable(f"span {_shown(example, span)} {what}", fix, "misplaced span")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maskwright.config.finetuning import TaskKind
@@ -47,10 +47,12 @@ class Roles:
     """Names of the labels 0, 1, … in the file's schema."""
     where: str = ""
     """Location of the columns' names."""
+    group: list[Column] = field(default_factory=list)
+    """The column of `data.group`, if it is set and labels are read."""
 
     @property
     def all(self) -> list[Column]:
-        return [*self.text, *([] if self.pair is None else [self.pair]), *self.label, *self.key]
+        return [*self.text, *([] if self.pair is None else [self.pair]), *self.label, *self.key, *self.group]
 
 
 def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
@@ -62,6 +64,10 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
             missing = [column for column in roles.all if column not in record]
             if missing:
                 raise Unusable(f"has no '{missing[0]}' (keys: {listed([*record])})", "add it")
+            for column in roles.group:
+                if not (group := cell_name(record[column])):
+                    raise Unusable(f"has no group in column {column!r}", "write one, or delete the record")
+                example = replace(example, group=group)
             yield build(example, record, roles, reading)
 
 
@@ -87,12 +93,13 @@ def roles_of(table: Table, reading: Reading) -> Roles:
         raise _no_column("context", "data.text_pair", table)
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
     class_names = table.class_names.get(label[0], ()) if len(label) == 1 else ()
-    roles = Roles(text, pair, label, key, class_names, table.header)
+    group = [data.group] if data.group is not None and reading.labelled else []
+    roles = Roles(text, pair, label, key, class_names, table.header, group)
     if roles.class_names and not reading.class_names:
         reading.class_names = tuple(renamed(str(number), roles, reading) for number in range(len(roles.class_names)))
         reading.note(f"{table.name} names the labels 0 to {len(roles.class_names) - 1}: {listed(reading.class_names)}")
     pairs = [] if pair is None else [pair]
-    for named, columns in (("data.text", text), ("data.text_pair", pairs), ("data.label", label)):
+    for named, columns in (("data.text", text), ("data.text_pair", pairs), ("data.label", label), ("data.group", group)):
         for column in columns:
             table.require(column, _name_it("another", named, table))
     if not data.has_header and not reading.labelled:  # then a header line raises no error

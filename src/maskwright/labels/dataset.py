@@ -15,7 +15,7 @@ from maskwright.labels.example import Example, Reading
 from maskwright.labels.files import another_file, split_files
 from maskwright.labels.names import find_labels, odd_labels, tag_scheme, with_known
 from maskwright.labels.read import read_files
-from maskwright.labels.report import LabelFinding, Report, examine, label_counts
+from maskwright.labels.report import LabelFinding, Report, examine, label_counts, shared_groups
 from maskwright.labels.split import hold_out, take_fraction
 
 
@@ -95,7 +95,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         skipped=tuple(reading.skipped),
         notes=tuple(reading.notes),
         unused=tuple(name for name, count in counts["train"].items() if not count),
-        odd=tuple(odd_labels(labels, task, splits["train"])),
+        odd=(*odd_labels(labels, task, splits["train"]), *shared_groups(used)),
     )
     of_splits = {split: fingerprint_of(examples) for split, examples in used.items()}
     whole = storage.sha256_of([labels, of_splits])

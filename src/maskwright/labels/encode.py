@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +16,7 @@ from maskwright.core.console import note, several
 from maskwright.core.errors import InputError
 from maskwright.labels.example import Example, Skipped
 from maskwright.text.spacing import spacing_of
+from maskwright.text.special_tokens import config_files
 from maskwright.text.tokenizer import parsed
 from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -102,19 +104,20 @@ def encode(
     ids. `token_type_stride`: the model's (`ModelConfig`). `longest`: the model's `max_seq_len`, for the fix of a
     question that is too long.
 
-    Ids equal the ids of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
-    recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
+    Ids equal the ids of `transformers`: its template, longest-first truncation of pairs at the tokenizer's
+    `truncation_side` (but of questions' contexts), special tokens in a text recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
     """
     tokenizer = open_tokenizer(tokenizer_folder, words=task.kind == "token_classification")
+    side = _side_that_is_cut(tokenizer_folder)
     if task.kind == "token_classification":
-        return _words(tokenizer, examples, {name: id for id, name in enumerate(labels)}, max_seq_len)
+        return _words(tokenizer, examples, {name: id for id, name in enumerate(labels)}, max_seq_len, side)
     if task.kind == "question_answering":
         # White space before some of SQuAD's questions would fill a window.
         questions = [example.text.lstrip() for example in examples]
         for _, error in _without_room(tokenizer, examples, task.doc_stride, max_seq_len, longest):
             raise error
         return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride)
-    tokenizer.enable_truncation(max_seq_len, strategy="longest_first")
+    tokenizer.enable_truncation(max_seq_len, strategy="longest_first", direction=side)
     rows: list[NDArray[np.int32]] = []
     types: list[NDArray[np.int32]] = []
     cut = 0
@@ -151,9 +154,15 @@ def open_tokenizer(location: str, *, words: bool = False, adds_spaces: bool = Tr
         content = {**content, **{step: _with_prefix_space(content.get(step)) for step in steps}}
     path, spacing = tokenizer_file(location), spacing_of(location) if adds_spaces else None
     tokenizer = parsed(content, path, is_unchanged=content == from_file, spacing=spacing)
-    if tokenizer.num_special_tokens_to_add(False) < 2:
+    if tokenizer.num_special_tokens_to_add(False) < 2 or not tokenizer.num_special_tokens_to_add(True):
         _add_template(tokenizer, location, prefix_space=words)
     return tokenizer
+
+
+def _side_that_is_cut(location: str) -> str:
+    """`truncation_side` of the files next to the tokenizer: `right`, or `left` for texts whose end counts."""
+    sides = [content.get("truncation_side") for _, content in config_files(location)] if os.path.isdir(location) else []
+    return "left" if "left" in sides else "right"
 
 
 def _with_prefix_space(step: Any) -> Any:
@@ -215,9 +224,11 @@ def class_targets(examples: Sequence[Example], task: Task, labels: Sequence[str]
 # ---- words -------------------------------------------------------------------------------------------------------
 
 
-def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], max_seq_len: int) -> EncodedRows:
+def _words(
+    tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], max_seq_len: int, side: str
+) -> EncodedRows:
     """Rows of words. A word that the tokenizer drops has no target."""
-    tokenizer.enable_truncation(max_seq_len)
+    tokenizer.enable_truncation(max_seq_len, direction=side)
     rows, positions, word_idxs, tags, cut = [], [], [], [], 0
     for batch in _batches(examples):
         # The fast variant does not give the word of each piece.
@@ -232,7 +243,9 @@ def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], m
             word_idxs.append(word_of_piece[position])
             tags.append(tag_ids[word_of_piece[position]])
             if encoding.overflowing:
-                cut += len(example.words) - 1 - int(word_of_piece.max())
+                read = word_idxs[-1]
+                unread = read.min(initial=len(example.words)), len(example.words) - 1 - read.max(initial=-1)
+                cut += int(unread[side == "right"])
     targets = WordTargets(_flat(positions), _flat(word_idxs), _flat(tags), _offsets(map(len, positions)))
     return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, None, cut)
 

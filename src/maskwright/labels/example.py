@@ -42,6 +42,8 @@ class Example:
     """Only for questions; empty if the context has no answer."""
     key: str = ""
     """A question's id in SQuAD."""
+    group: str = ""
+    """What it shares with other examples; empty if it is in no group."""
     counted: Counted = "line"
 
     @property

@@ -36,6 +36,9 @@ def read_files(names: Sequence[str], location: str, reading: Reading) -> list[Ex
         reading.end_file()
     if examples and reading.labelled and reading.task.kind == "multi_label_classification":
         examples = named(examples, reading)
+    if reading.labelled and reading.data.group is not None and not all(example.group for example in examples):
+        what = f"data.group is {reading.data.group!r}, but these files give no groups"
+        raise SourceError(what, where=location, fix="write a table with a record for each example (.csv, .jsonl)")
     if not examples:
         skipping = reading.data.on_bad_input == "skip"
         fix = "check the file" + ", or leave out data.on_bad_input: skip" * skipping

@@ -65,7 +65,7 @@ class Report:
     unused: tuple[str, ...]
     """Labels of `task.labels` without a training example."""
     odd: tuple[str, ...] = ()
-    """Sentences on labels that are most likely one label, or missing."""
+    """Sentences on labels that are most likely one label, or missing, and on groups in two splits."""
 
     def warnings(self) -> list[str]:
         lines = list(map(str, self.findings))
@@ -94,6 +94,17 @@ def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[LabelFi
         repeats = [(example, first[key]) for key, example in later_examples if key in first]
         findings += _finding("leak", (earlier, later), repeats, task)
     return findings
+
+
+def shared_groups(splits: Mapping[str, Sequence[Example]]) -> list[str]:
+    """Sentences on groups of an earlier split in a later one."""
+    lines = []
+    for earlier, later in combinations(splits, 2):
+        known = {example.group for example in splits[earlier]} - {""}
+        if shared := [example for example in splits[later] if example.group in known]:
+            number, first = several(len(shared), "example"), shared[0]
+            lines.append(f"{later}: {number} of groups of the {earlier} split (first: '{first.group}', {first.where})")
+    return lines
 
 
 def _inside(split: str, examples: Sequence[Example], keys: list[bytes], task: Task) -> Iterator[LabelFinding]:

@@ -52,6 +52,15 @@ class Collection:
         """Training pairs of a question and a passage that answers it."""
         return sum(len(query.relevant) for query in self.train)
 
+    def with_repeated_answers(self) -> int:
+        """Validation and test questions with an answer whose text is also that of a passage that they do not judge,
+        which counts as wrong."""
+        alike: dict[str, set[int]] = {}
+        for number, passage in enumerate(self.passages):
+            alike.setdefault(passage, set()).add(number)
+        asked = [*self.validation, *self.test]
+        return sum(any(alike[self.passages[one]] - {*query.grades} for one in query.relevant) for query in asked)
+
 
 def read_collection(data: RetrievalData, seed: int) -> Collection:
     """Reads all splits. Raises `InputError` (exit 2) with file and line: for an id twice, a judgement of an unknown

@@ -44,7 +44,8 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
         what = f"too few training examples ({len(examples)}) to hold out {share:g} of them for validation"
         where, fix = "data.validation_fraction", "raise it, give more examples, or name a file under data.validation"
         if different <= len(examples) / 2:
-            part = several(different, f"different {'context' if task.kind == 'question_answering' else 'text'}")
+            shared = "context" if task.kind == "question_answering" else "text"
+            part = several(different, f"different {'group' if examples[0].group else shared}")
             what = (
                 f"{len(examples)} training examples have only {part}; equal ones stay on one side, so none is held out"
             )
@@ -65,7 +66,8 @@ def take_fraction(examples: Sequence[Example], task: Task, seed: int, fraction: 
 
 @dataclass(frozen=True)
 class _Units:
-    """Groups that are chosen or left as a whole: examples with one text, or questions about one context."""
+    """Parts that are chosen or left as a whole: examples with one text or of one `data.group`, or questions about one
+    context."""
 
     of_example: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -80,12 +82,12 @@ class _Units:
 
 
 def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> _Units:
-    of_folded: dict[int, int] = {}
-    groups = [key_of(_folded(example, task)) for example in examples]
-    for group, example in zip(groups, examples, strict=True):
+    of_part: dict[int, int] = {}
+    parts = _parts(examples, task)
+    for part, example in zip(parts, examples, strict=True):
         value = _hash(example, task)
-        of_folded[group] = min(value, of_folded.get(group, value))
-    hashes = np.array([of_folded[group] for group in groups], np.uint64)
+        of_part[part] = min(value, of_part.get(part, value))
+    hashes = np.array([of_part[part] for part in parts], np.uint64)
     keys, of_example = np.unique(hashes, return_inverse=True)
     marks: list[set[int]] = [set() for _ in keys]
     for unit, marks_of_example in zip(of_example, _marks(examples, task), strict=True):
@@ -114,6 +116,21 @@ def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArr
         before = np.cumsum(sizes) - sizes
         chosen[members] = before < np.floor(sizes.sum() * share + threshold)
     return chosen
+
+
+def _parts(examples: Sequence[Example], task: Task) -> list[int]:
+    """[examples]: the same number for examples that share a text or a group, also through others."""
+    texts, above = [key_of(_folded(example, task)) for example in examples], dict[int, int]()
+
+    def top(part: int) -> int:
+        while part in above:
+            part = above[part]
+        return part
+
+    for text, example in zip(texts, examples, strict=True):
+        if example.group and (one := top(text)) != (other := top(key_of(f"group\0{example.group}"))):
+            above[one] = other
+    return [top(text) for text in texts]
 
 
 def _folded(example: Example, task: Task) -> str:

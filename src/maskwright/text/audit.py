@@ -34,7 +34,7 @@ from maskwright.text.encoder import Encoder, open_encoder
 from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
 from maskwright.text.literals import SpecialTokens
 from maskwright.text.marks import warn_of_dropped_marks
-from maskwright.text.notation import beginning_of, notation_of
+from maskwright.text.notation import SEPARATOR, beginning_of, notation_of
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import KeyRuns, Resolved, find_repeats, repeated_in, resolve
@@ -45,7 +45,6 @@ from maskwright.text.sources import Sources, file_kind
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
-SEPARATOR = re.compile(r"<\|endoftext\|>|([-=*_#~.+])(?: ?\1){2,}")
 LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400
@@ -56,7 +55,7 @@ REPEATED = "exact duplicate documents"
 LITERAL, DECLARED = "documents with literal special tokens", "documents with declared special tokens"
 MOJIBAKE = "documents with mojibake"
 """Text decoded with a wrong encoding, such as `cafÃ©`; counted if ftfy is installed."""
-NOTATION = "documents in the notation of data or markup"
+NOTATION = "documents that may not be plain text"
 SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
@@ -131,7 +130,7 @@ def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
         SEPARATORS: Finding(0, "keeps one of each kind; put blank lines in their place, and give --layout sentences"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
         **({MOJIBAKE: Finding(0, "keeps it, unless --fix-mojibake")} if mojibake else {}),
-        NOTATION: Finding(0, "keeps brackets, quotes and tags as text, with a warning if there are many"),
+        NOTATION: Finding(0, "keeps brackets, tags and marks as text, with a warning if there are many"),
         "documents with control characters": Finding(0, "keeps them, since byte-level BPE can encode them"),
         "lines over 100,000 characters": Finding(0, "keeps them; training cuts long documents into rows"),
         LITERAL: Finding(0, special.fate_of_roles),
@@ -488,10 +487,9 @@ def examine(document: Document, result: Audit, scripts: Counter[str], special: S
     size = 1 << len(text).bit_length()
     result.lengths[size] = result.lengths.get(size, 0) + 1
     result.longest_document_characters = max(result.longest_document_characters, len(text))
-    if match := SEPARATOR.fullmatch(text):
-        result.findings[SEPARATORS].add(f"{where}: {match.group():.20}")
-    if notation_of(document.parts[0]):
-        result.findings[NOTATION].add(beginning_of(where, text))
+    if kind := notation_of(document):
+        name, shown = (SEPARATORS, where) if kind == SEPARATOR else (NOTATION, f"{where} ({kind})")
+        result.findings[name].add(beginning_of(shown, text))
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")
@@ -524,7 +522,7 @@ def report(result: Audit) -> str:
     ]
     if result.documents < 300:  # of so few, 1 % is none in one corpus of twenty: 0.99^300 is 0.05
         fixes = ["add more text", *finer_layouts(result.layout, result.layouts, result.documents)]
-        fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g}")
+        fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g} or --valid-files FILE")
         lines.append(
             "warning: so few documents may leave none held out, and stop `data prepare`. Fix: " + ", or ".join(fixes)
         )

@@ -23,6 +23,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError, TokenizerError
+from maskwright.text.notation import without_effect
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.special_tokens import longest_of
@@ -70,7 +71,8 @@ def extend_tokenizer(
     else:
         added = [token["content"] for token in tokens_in_text(location)]
         split = _between(added, split_by(tokenizer.normalizer, tokenizer.pre_tokenizer))
-    words, measured = learn_from(sources, max_bytes, lambda pieces: _read(pieces, split))
+    besides = without_effect(vocabulary.kind, tokenizer.normalizer)
+    words, measured = learn_from(sources, max_bytes, lambda pieces: _read(pieces, split), besides)
     pieces_of = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
     ids = {piece: tokenizer.token_to_id(piece) for pieces in pieces_of.values() for piece in pieces}
     if vocabulary.kind in ("wordpiece", "unigram"):

@@ -62,15 +62,17 @@ def guess_layout(beginnings: Sequence[bytes]) -> LayoutGuess:
     """`beginnings`: up to `PEEK_BYTES` of up to `PEEK_FILES` files.
 
     Blank lines separate documents of sentences in a single file, in large files, and in small files whose lines end as
-    sentences do. Other small files are a document each: prose with wrapped lines, or with a paragraph on each line.
-    Without blank lines, a document is a line.
+    sentences do and are not indented. Other small files are a document each: source code, prose with wrapped lines, or
+    with a paragraph on each line. Without blank lines, a document is a line.
     """
     blocks = [block for content in beginnings for block in _blocks(content)]
     lines = sum(map(len, blocks))
     documents: dict[Layout, int] = {"sentences": len(blocks), "file": len(beginnings), "lines": lines}
     several = len(beginnings) > 1 and all(len(content) < PEEK_BYTES for content in beginnings)
     inner = [line for block in blocks for line in block[:-1]]
-    sentences = sum(ENDS_SENTENCE.search(line) is not None for line in inner) * 2 > len(inner)
+    ended = sum(ENDS_SENTENCE.search(line) is not None for line in inner)
+    indented = sum(line[0].isspace() for line in inner)
+    sentences = ended * 2 > len(inner) and indented * 5 < len(inner)
     if len(blocks) > len(beginnings) and (sentences or not several):
         return LayoutGuess("sentences", documents, len(beginnings))
     return LayoutGuess("file" if several else "lines", documents, len(beginnings))
@@ -81,7 +83,7 @@ def _blocks(content: bytes) -> list[list[str]]:
     blocks: list[list[str]] = [[]]
     text = content.decode(errors="replace")
     for line in text.split("\n" if "\n" in text else "\r"):
-        if stripped := line.strip():
+        if stripped := line.rstrip():
             blocks[-1].append(stripped)
         elif blocks[-1]:
             blocks.append([])

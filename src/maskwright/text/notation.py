@@ -1,26 +1,61 @@
-"""Documents that may not be plain text: those in the notation of data or markup, whose brackets, quotes, keys and tags
-would become tokens, and windows that overlap."""
+"""Documents that may not be plain text: those in the notation of data, markup or another tokenizer, whose brackets, tags
+and marks would become tokens, lines between documents, and windows that overlap."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from maskwright.core.console import warn
+from maskwright.text.document import Document
 
 BEGINNING_CHARACTERS, SHOWN_CHARACTERS = 1_000, 60
 HEAD_CHARACTERS, TAIL_CHARACTERS = 64, 100_000
 """What has to overlap, and how much of the document before is searched."""
 MANY = 0.1
 """Share of documents from which on there is a warning."""
+MANY_SEPARATORS = 0.01
+SEPARATOR, NUMBERS, DECOMPOSED, OVERLAP = "separator", "numbers", "decomposed", "overlap"
 NOTATIONS = {
     "list": (
-        "are lists with brackets and quotes",
+        "are lists, whose brackets and quotes become tokens",
         'save them as JSON lines, such as {"text": ["first", "second"]}, where lists of words become text',
     ),
-    "object": ("are objects with keys, as in JSON", "save them as JSON lines in a file whose name ends in .jsonl"),
-    "markup": ("have tags of HTML or XML", "extract the text first, such as with trafilatura or BeautifulSoup"),
-    "overlap": (
+    "object": (
+        "are objects as in JSON, whose keys become tokens",
+        "save them as JSON lines in a file whose name ends in .jsonl",
+    ),
+    "markup": (
+        "have tags of HTML or XML, which become tokens",
+        "extract the text first, such as with trafilatura or BeautifulSoup",
+    ),
+    "entities": (
+        "have entities of HTML such as &amp;, which become tokens",
+        "decode them first, such as with html.unescape(text) in Python",
+    ),
+    "escapes": (
+        r"have line ends or letters written out as \n or \u00e9, which become tokens",
+        r'decode them first, such as with text.replace("\\n", "\n") in Python',
+    ),
+    "pieces": (
+        "are cut into another tokenizer's pieces (▁the, lo@@ wer, go ##ing), whose marks become tokens",
+        "give the text from before that step, or join them, such as with spm_decode or sed 's/@@ //g'",
+    ),
+    NUMBERS: (
+        "are numbers alone, as ids of another tokenizer are",
+        "give the text that they were made from; for items or events, train a tokenizer with --kind words",
+    ),
+    DECOMPOSED: (
+        "have letters in two characters (e and an accent, Unicode's NFD), whose tokens differ from é in one (NFC)",
+        "normalize the text first, such as with unicodedata.normalize('NFC', text) in Python",
+    ),
+    SEPARATOR: (
+        "are lines that separate documents, while each line between them is a document of its own",
+        "put blank lines in their place, and give --layout sentences",
+    ),
+    OVERLAP: (
         "begin inside the document before, so that held-out text is trained on too and its loss is too low",
         "cut the text without overlap, or hold whole files out with --valid-files",
     ),
@@ -33,18 +68,46 @@ LIST = re.compile(rf"[\[(][\[(\s]*{QUOTED}\s*(?:,\s*)?(?:{QUOTED}|\])")
 OBJECT = re.compile(rf"(?:\[\s*)?\{{\s*{QUOTED}\s*:")
 TAGS = "html|head|body|div|span|p|br|ul|ol|li|table|tr|td|th|h[1-6]|img|strong|em|font|script|style|doc|title"
 MARKUP = re.compile(rf"<(?:!doctype\s|\?xml\s|/?(?:{TAGS})(?:\s[^<>]*)?/?>|a\s+href)", re.IGNORECASE)
+SEPARATORS = re.compile(r"<\|endoftext\|>|([-=*_#~.+])(?: ?\1){2,}")
+ENTITIES = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{2,5}|#x[\da-f]{2,4});", re.IGNORECASE)
+ESCAPES = re.compile(r"""(?:\\n(?!["'a-z])|\\u[\da-fA-F]{4}).*(?:\\n(?!["'a-z])|\\u[\da-fA-F]{4})""")
+PIECES = re.compile(r"(?:^| )▁\S+ .*▁|\w@@ \w|\w ##\w|(?:^| )Ġ\S+ Ġ\S+ Ġ|\wĠ\w+Ġ\w+Ġ")
+MOSTLY_NUMBERS = re.compile(r"\d+(?:[ \t]\d+){7,}[ \t]*")
 
 
-def notation_of(text: str) -> str:
+def notation_of(document: Document) -> str:
     """The kind of notation that a document's text is in, by its beginning; empty for plain text."""
+    text = document.parts[0]
+    beginning = text[:BEGINNING_CHARACTERS]
     if text[0] in "[({":
-        beginning = text[:BEGINNING_CHARACTERS]
         if LIST.match(beginning):
             return "list"
         if OBJECT.match(beginning):
             return "object"
-    found = text.find("<", 0, BEGINNING_CHARACTERS)
-    return "markup" if found >= 0 and MARKUP.search(text, found, BEGINNING_CHARACTERS) else ""
+    if (found := beginning.find("<")) >= 0 and MARKUP.search(beginning, found):
+        return "markup"
+    if text[0] in "<-=*_#~.+" and len(document.parts) == 1 and SEPARATORS.fullmatch(text):
+        return SEPARATOR
+    if "&" in beginning and ENTITIES.search(beginning):
+        return "entities"
+    if "\\" in beginning and "\n" not in beginning and ESCAPES.search(beginning):
+        return "escapes"
+    if ("@@ " in beginning or " ##" in beginning) and PIECES.search(beginning):
+        return "pieces"
+    if text[0].isdigit() and MOSTLY_NUMBERS.fullmatch(beginning):
+        return NUMBERS
+    if beginning.isascii():
+        return ""
+    if ("▁" in beginning or "Ġ" in beginning) and PIECES.search(beginning):
+        return "pieces"
+    return DECOMPOSED if len(unicodedata.normalize("NFC", beginning)) < len(beginning) else ""
+
+
+def without_effect(kind: str, normalizer: Any) -> set[str]:
+    """Notations that are no fault for a tokenizer. `kind`: as in `Vocabulary`. `normalizer`: None or one of
+    `tokenizers`."""
+    composes = normalizer is not None and normalizer.normalize_str("e\u0301") == normalizer.normalize_str("é")
+    return {*([NUMBERS] if kind == "words" else []), *([DECOMPOSED] if composes else [])}
 
 
 def overlaps(before: str, text: str) -> bool:
@@ -69,10 +132,9 @@ def together(parts: Iterable[Noted]) -> Noted:
     return result
 
 
-def warn_of_notations(documents: int, noted: Noted) -> None:
-    """Warns of each notation that many of the documents are in."""
+def warn_of_notations(documents: int, noted: Noted, besides: Collection[str] = ()) -> None:
+    """Warns of each notation that many of the documents are in, except for the kinds `besides`."""
     for kind, (count, first) in noted.items():
         what, fix = NOTATIONS[kind]
-        what += "" if kind == "overlap" else ", which become tokens"
-        if count > MANY * documents:
+        if kind not in besides and count > (MANY_SEPARATORS if kind == SEPARATOR else MANY) * documents:
             warn(f"{count:,} of {documents:,} documents {what}, such as {first} …; {fix}")

@@ -9,7 +9,7 @@ costs Unigram 4 % more tokens (docs/experiments.md).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -134,9 +134,12 @@ class _Sample:
                     bar.advance(len(text))
 
 
-def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece]], Learned]) -> Learned:
+def learn_from(
+    sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece]], Learned], besides: Collection[str] = ()
+) -> Learned:
     """Returns `learn` of the text, or of a sample if the text has over `max_bytes` or `learn` raises `TooManyWords`. A
-    sample has one piece or more. The text is read once; up to `max_bytes` of it are held in memory.
+    sample has one piece or more. The text is read once; up to `max_bytes` of it are held in memory. `besides`: see
+    `warn_of_notations`.
 
     Raises `InputError` for `max_bytes` above `LARGEST`, `SourceError` for a text without documents."""
     if max_bytes > LARGEST:
@@ -148,7 +151,7 @@ def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece
             sample.add(document.text)
             bar.advance(sources.bytes_read - bar.done)
     say_without_text(sources, sources.documents, sources.without_text, "".join(sources.places_without_text[:1]))
-    warn_of_notations(sources.documents, sources.notations)
+    warn_of_notations(sources.documents, sources.notations, besides)
     if not sources.documents:
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
     while True:

@@ -36,7 +36,7 @@ from maskwright.text.document import Document, Fault, FaultHandler, place
 from maskwright.text.encodings import Encoding
 from maskwright.text.layout import PEEK_BYTES, Layout, LayoutGuess, guess_layout, sampled
 from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, in_utf8, line_blocks, lines_of
-from maskwright.text.notation import TAIL_CHARACTERS, Noted, beginning_of, notation_of, overlaps
+from maskwright.text.notation import OVERLAP, TAIL_CHARACTERS, Noted, beginning_of, notation_of, overlaps
 from maskwright.text.records import (
     FASTQ_ENDINGS,
     SEQUENCE_ENDINGS,
@@ -264,7 +264,7 @@ class Sources:
                     begin = self.span.begin if self.span else 0
                     self.bytes_read = done + min(self._position() - begin, size)
                     text = document.parts[0]
-                    for kind in (notation_of(text), "overlap" if overlaps(before_it, text) else ""):
+                    for kind in (notation_of(document), OVERLAP if overlaps(before_it, text) else ""):
                         if kind:
                             count, first = notations.get(kind) or (0, beginning_of(f"{name}:{document.line}", text))
                             notations[kind] = count + 1, first

@@ -25,6 +25,7 @@ from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
 from maskwright.text.marks import SAMPLE_CHARACTERS, SAMPLE_TEXTS, warn_of_dropped_marks
+from maskwright.text.notation import without_effect
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
@@ -49,6 +50,8 @@ LARGEST_ALPHABET = 1000
 LINES_CHARACTERS = 100_000
 """Text per call to a trainer, which gets each word as often as it occurs."""
 INSPECTED_BYTES = 20_000_000
+MANY_NUMBERS = 0.3
+"""Share of tokens with digits from which on there is a warning: 0.006 in RoBERTa's vocabulary, 0.98 in one of logs."""
 FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
     *("vocab.txt", *SENTENCEPIECE),
@@ -76,7 +79,7 @@ def train_tokenizer(
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
     storage.require_empty(folder)
     normalizer, splitter = _steps(kind, lowercase)
-    words = _count(sources, max_bytes, normalizer, splitter, folder)
+    words = _count(sources, max_bytes, normalizer, splitter, folder, without_effect(kind, normalizer))
     say("merging …" if kind in ("bpe", "wordpiece") else f"choosing {'pieces' if kind == 'unigram' else 'words'} …")
     if kind == "bpe":
         tokenizer = _train_bpe(words, vocab_size, min_frequency)
@@ -93,6 +96,12 @@ def train_tokenizer(
         noun = "word" if kind == "words" else "pair"
         reason = f": no other {noun} occurs {min_frequency} times" if kind != "unigram" else ""
         warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
+    numbers = [token for token in tokenizer.get_vocab() if any(map(str.isdigit, token))]
+    if kind != "words" and len(numbers) > MANY_NUMBERS * size:
+        longest = max(numbers, key=lambda token: (len(token), token))[-30:]
+        line = f"{len(numbers):,} of {size:,} tokens have digits, such as {longest}, as if of ids or timestamps: replace"
+        fix = "these first, such as with sed -E 's/[0-9]+/0/g' (and prepare with --keep-duplicates)"
+        warn(f"{line} {fix}, or give a smaller --vocab-size")
     _save(tokenizer, folder, kind, lowercase)
     return read_vocabulary(folder)
 
@@ -125,7 +134,9 @@ def split_by(normalizer: Any, splitter: Any) -> Callable[[str], Iterator[str]]:
     return words
 
 
-def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any, folder: str) -> dict[str, int]:
+def _count(
+    sources: Sources, max_bytes: int, normalizer: Any, splitter: Any, folder: str, besides: set[str]
+) -> dict[str, int]:
     def learn(pieces: Iterator[Piece]) -> dict[str, int]:
         counts, first = WordCounts(split_by(normalizer, splitter), at_spaces=True), list[str]()
         for piece in pieces:
@@ -136,7 +147,7 @@ def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any, fol
         warn_of_dropped_marks(folder, normalizer, first)
         return words
 
-    return learn_from(sources, max_bytes, learn)
+    return learn_from(sources, max_bytes, learn, besides)
 
 
 def _train(tokenizer: Any, trainer: Any, words: dict[str, int]) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.text.arrays import Int64
+from maskwright.text.notation import without_effect
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import spacing_of
@@ -74,7 +75,10 @@ def trim_tokenizer(
         raise TokenizerError(what, where=location, fix="keep it whole")
     storage.require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
-    learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
+    besides = without_effect(vocabulary.kind, tokenizer.normalizer)
+    learned, held_out, measured = learn_from(
+        sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary), besides
+    )
     tokens = _Tokens(content, ids, vocabulary)
     old_ids = tokens.kept(learned + held_out, min_frequency, vocab_size)
     with tempfile.TemporaryDirectory() as scratch:

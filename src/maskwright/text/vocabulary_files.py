@@ -38,6 +38,13 @@ CLASSES = {
 """Classes of `transformers` that cut text by these files alone, without `Tokenizer`. Others find words first, such as
 `BertJapaneseTokenizer` by MeCab, or write merges otherwise, such as `HerbertTokenizer`."""
 
+BERT_SETTINGS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Settings of BERT's classes, and their names in the normalizer of a `tokenizer.json`."""
+
 
 def files_among(names: Collection[str]) -> tuple[str, ...]:
     """The names from which a `tokenizer.json` can be created; empty if some are absent."""
@@ -95,6 +102,30 @@ def _require_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) 
     raise TokenizerError(what, where=folder, fix=fix)
 
 
+def require_settings_agree(content: dict[str, Any], folder: str) -> None:
+    """Raises `TokenizerError` if BERT's class in `transformers`, which replaces the normalizer of a `tokenizer.json` by
+    its own settings, would read a text otherwise than that file."""
+    normalizer = content.get("normalizer")
+    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+        return
+    config = _config_beside(folder)
+    named = config.get("tokenizer_class")
+    kind = str(named or _of_model(folder).get("model_type")).lower().removesuffix("fast").removesuffix("tokenizer")
+    settings = {key: normalizer.get(step) for key, step in BERT_SETTINGS.items()}
+    given = {key: config[key] for key in settings if key in config}
+    if kind in CLASSES[WORDPIECE_FILES].lower().split() and (named or given):
+        written = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True} | given
+        if _effect(**written) != _effect(**settings):
+            path = os.path.join(folder, CONFIG_FILES[0])
+            what = f"{json.dumps(written)} for {named or kind}, by which transformers reads a text, contradict the "
+            fix = f"if tokenizer.json is right, write {json.dumps(settings)} there; else {SAVE_AGAIN}"
+            raise TokenizerError(what + "normalizer of tokenizer.json", where=path, fix=fix)
+
+
+def _effect(do_lower_case: bool, strip_accents: bool | None, tokenize_chinese_chars: bool) -> tuple[bool, ...]:
+    return do_lower_case, do_lower_case if strip_accents is None else strip_accents, tokenize_chinese_chars
+
+
 def _of_model(folder: str) -> dict[str, Any]:
     """The model's `config.json`; empty without one."""
     values = storage.read_json_or({}, folder, "config.json")
@@ -106,6 +137,10 @@ def _config(folder: str) -> dict[str, Any]:
     tokens = storage.read_json_or({}, added)
     if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
         raise TokenizerError("has tokens of its own, but no tokenizer.json", where=added, fix=SAVE_AGAIN)
+    return _config_beside(folder)
+
+
+def _config_beside(folder: str) -> dict[str, Any]:
     config: dict[str, Any] = {}
     for _, content in reversed([*config_files(folder)]):
         config |= content

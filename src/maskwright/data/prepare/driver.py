@@ -37,7 +37,7 @@ from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
 from maskwright.text.encoder import verified
 from maskwright.text.marks import warn_of_dropped_marks
-from maskwright.text.notation import together, warn_of_notations
+from maskwright.text.notation import OVERLAP, together, warn_of_notations, without_effect
 from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import IDS, Resolved, are_searched, find_exact, repeated_counts, resolve
@@ -84,6 +84,7 @@ class _Preparation:
             self.parts = split(self.runner, self.work, self.parts)
             words = load_tokenizer(self.request.tokenizer, special_tokens_are_text=True, adds_spaces=False)
             warn_of_dropped_marks(self.request.tokenizer, words.normalizer, self._texts())
+            besides = without_effect(read_vocabulary(self.request.tokenizer).kind, words.normalizer)
             self._warn_of_disk()
             self._warn_of_other_splits()
             if self.request.cleaning:
@@ -93,7 +94,7 @@ class _Preparation:
             else:
                 self.encoder = self._verified(self._texts())
                 judged = encoded = self._encode()
-            self._say_of_records(judged)
+            self._say_of_records(judged, besides)
             self._judge_unknown(encoded)
             self._write(judged, encoded)
         remove_parts(self.folder)
@@ -165,7 +166,7 @@ class _Preparation:
                 line = "overlapping k-mers reveal a masked token in their neighbours, so that masks teach little"
                 say(f"{line}. For tokens without overlap: `maskwright tokenizer train --kind kmer`")
 
-    def _say_of_records(self, judged: Computed) -> None:
+    def _say_of_records(self, judged: Computed, besides: set[str]) -> None:
         """Prints how many records have no text and how many are data or markup, for the training text and the held-out
         text."""
         for sources in self.request.all_sources:
@@ -180,10 +181,9 @@ class _Preparation:
                 sum(note["without_text"][0] for note in notes),
                 next((place for note in notes for place in note["without_text"][1]), ""),
             )
-            noted = {**together(note["notations"] for note in notes)}
-            if not self.request.options.valid_fraction:  # whole files are held out, or nothing
-                noted.pop("overlap", None)
-            warn_of_notations(sum(note["documents"] for note in notes), noted)
+            noted, documents = together(note["notations"] for note in notes), sum(note["documents"] for note in notes)
+            # Without a share, whole files are held out, or nothing.
+            warn_of_notations(documents, noted, besides if self.request.options.valid_fraction else {*besides, OVERLAP})
 
     # ---- the phases ------------------------------------------------------------------------------------------
 

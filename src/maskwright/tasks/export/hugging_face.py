@@ -142,7 +142,9 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
     config = storage.read_json_or({}, path)
     if "tokenizer_class" not in config:  # `transformers` would use the class of the model's architecture
         config = _tokenizer_config(model) | config
-    config |= {"model_max_length": model.config.max_seq_len}
+    types = ["token_type_ids"] if model.config.token_type_stride else []  # which not every class gives by itself
+    inputs = {"model_input_names": ["input_ids", *types, "attention_mask"]}
+    config |= {"model_max_length": model.config.max_seq_len, **inputs}
     words = model.task is not None and model.task.kind == "token_classification"
     if model.task or load_tokenizer(folder, special_tokens_are_text=False).num_special_tokens_to_add(False) < 2:
         open_tokenizer(folder, words=words, adds_spaces=False).save(os.path.join(folder, "tokenizer.json"))
@@ -208,26 +210,30 @@ def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    for text, arguments, expected in _tokenized(model):
-        ids = list(tokenizer(*arguments, is_split_into_words=isinstance(arguments[0], list))["input_ids"])
-        if ids != expected:
-            raise VerificationError(f"transformers tokenizes {text!r} to {ids}, not {expected}")
+    for text, arguments, expected, types in _tokenized(model):
+        found = tokenizer(*arguments, is_split_into_words=isinstance(arguments[0], list))
+        if list(found["input_ids"]) != expected:
+            raise VerificationError(f"transformers tokenizes {text!r} to {found['input_ids']}, not {expected}")
+        if model.config.token_type_stride and list(found.get("token_type_ids", ())) != types:
+            raise VerificationError(f"transformers gives {text!r} other token types than {types}")
 
 
-def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list[int]]]:
-    """(text, arguments for `transformers`, ids that it should return): texts, for fine-tuned models pairs or words."""
+def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list[int], list[int]]]:
+    """(text, arguments for `transformers`, ids and token types that it should return): texts, for fine-tuned models
+    pairs or words."""
     texts = [text.replace("{mask}", model.vocabulary.mask_token) for text in TEXTS]
     if model.task is None:
         tokenizer = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False, adds_spaces=False)
         for text in texts:
             ids = tokenizer.encode(text, add_special_tokens=False).ids
-            yield text, (text,), [model.vocabulary.bos, *ids, model.vocabulary.eos]
+            yield text, (text,), [model.vocabulary.bos, *ids, model.vocabulary.eos], [0] * (len(ids) + 2)
         return
     words = model.task.kind == "token_classification"
     tokenizer = open_tokenizer(model.tokenizer_folder, words=words, adds_spaces=False)
     for text in texts:
         arguments = (text.split(),) if words else (text, texts[0])
-        yield text, arguments, tokenizer.encode(*arguments, is_pretokenized=words).ids
+        encoding = tokenizer.encode(*arguments, is_pretokenized=words)
+        yield text, arguments, encoding.ids, encoding.type_ids
 
 
 def model_card(model: TrainedModel, difference: float, purpose: Purpose | None = None) -> str:

@@ -24,7 +24,16 @@ from maskwright.model.hf.names import Parameters, encoder_pieces, pieces
 from maskwright.model.initial import with_new_head
 from maskwright.tasks.export.hugging_face import Purpose, announce, compared, export
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.models.modules import MODULES, PROMPTS, pooling_of, warn_of_modules
+from maskwright.tasks.models.modules import (
+    IDENTITY,
+    MODULES,
+    PROMPTS,
+    SIGMOID,
+    activation_of,
+    pooling_of,
+    prompts_of,
+    warn_of_modules,
+)
 
 Kind = Literal["dense", "sparse", "late", "rerank"]
 HEADLESS: tuple[Kind, ...] = ("dense", "late", "rerank")
@@ -33,7 +42,6 @@ WITHOUT_POOLER = ("deberta-v2", "distilbert", "eurobert", "modernbert", "ultrabe
 """Families whose encoder has no matrix for the first token in `transformers`."""
 HEAD_SEED = 0
 """The seed of a new head's weights."""
-SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,7 @@ def _reranker(model: TrainedModel, relevant: str | None) -> tuple[TrainedModel, 
     if kind == "regression":
         if relevant is not None:
             raise InputError("predicts a number, and has no labels", where=model.location, fix="name no relevant label")
-        return model, IDENTITY
+        return model, activation_of(model.tokenizer_folder) or IDENTITY
     if kind == "single_label_classification" and len(labels) != 2:
         what = f"chooses among {len(labels)} labels, which make no single score"
         raise InputError(what, where=model.location, fix="fine-tune with two labels, or with a number (task.kind)")
@@ -209,11 +217,12 @@ def write_modules(model: TrainedModel, kind: Kind, activation: str | None, folde
         storage.make_folder(os.path.join(folder, path))
         storage.write_json(os.path.join(folder, path, "config.json"), settings)
     storage.write_json(os.path.join(folder, MODULES), modules)
-    own: dict[str, Any] = {"activation_fn": activation, "prompts": {}}
+    own: dict[str, Any] = {"default_prompt_name": None, "activation_fn": activation, "prompts": {}}
     if kind != "rerank":
-        prompts = storage.read_json_or({}, model.tokenizer_folder, PROMPTS).get("prompts", {})
-        own = {"similarity_fn_name": form.similarity, "prompts": {"query": "", "document": ""} | prompts}
-    whole = {"model_type": form.model_class, "default_prompt_name": None, **own}
+        prompts, default = prompts_of(model.tokenizer_folder)
+        prompts = {"query": "", "document": prompts.get("passage", "")} | prompts
+        own = {"default_prompt_name": default, "similarity_fn_name": form.similarity, "prompts": prompts}
+    whole = {"model_type": form.model_class, **own}
     storage.write_json(os.path.join(folder, PROMPTS), whole)
 
 

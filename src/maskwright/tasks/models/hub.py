@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from maskwright.core import storage
 from maskwright.core.console import note, say, typed
@@ -93,10 +94,12 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
     for name in TOKENIZER:
         if name in names:
             folder = os.path.dirname(get(name))
-    if MODULES in names and weights:  # of sentence-transformers
-        for name in names:
-            if name in (MODULES, FIRST, PROMPTS) or name.endswith("Pooling/config.json"):
-                get(name)
+    for name in names if MODULES in names and weights else ():  # of sentence-transformers
+        if name in (MODULES, FIRST, PROMPTS) or name.endswith("Pooling/config.json"):
+            get(name)
+    if MODULES not in names and weights:
+        with suppress(Exception):  # leaves a mark in the cache, for `warn_if_untold`
+            hf.HfApi().hf_hub_download(commit.name, MODULES, revision=commit.revision)
     if not weights:
         if "tokenizer.json" not in names and not files_among(names):
             fix = "use a model that has one, or save the tokenizer with transformers and give its folder"

@@ -38,7 +38,7 @@ from maskwright.tasks.planning.cost import Work, pretraining_work, time_here
 from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.tasks.pretrain.describe import reading
 from maskwright.tasks.pretrain.model import Base, model_and_parent, model_without_store
-from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
+from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings, unusual_text
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pretraining_card
 from maskwright.text.tokenizer import copy_tokenizer
@@ -219,7 +219,9 @@ class PretrainRun:
 
     def warnings(self) -> list[str]:
         lines = lineages.warnings(self.parent, self.config, self.store.fingerprint)
-        lines += unusual_data(self.loader.epoch(self.config.steps), self.held_out)
+        stores = self.store.stores if isinstance(self.store, Mixture) else [self.store]
+        lines += unusual_text(self.config, stores, is_random=self.parent is None and self.base is None)
+        lines += unusual_data(self.loader.epoch(self.config.steps), self.held_out, self.config.data.seq_len)
         return lines + unusual_settings(self.config)
 
     def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from maskwright.config.pretraining import RunConfig, masked_rates
 from maskwright.core.console import several
+from maskwright.data.masking import LONGEST_GROUP_TOKENS
 from maskwright.data.opening import Store
 from maskwright.data.store import TokenStore
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
+from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS
+from maskwright.text.records import SEQUENCE_ENDINGS
 from maskwright.text.sources import PLAIN, file_kind
 
 MOST_EPOCHS = 40
@@ -17,6 +22,8 @@ MOST_EPOCHS = 40
 LEAST_HELD_OUT_DOCUMENTS = 100
 """Held-out documents that suffice. Shares of right predictions lie in 0 … 1, so their standard deviation between
 documents is at most 0.5, and the standard error of a mean over 100 documents at most 5 points."""
+LEAST_LONG, ALONE = 0.01, 0.03
+"""Shares of the tokens: in documents of more than half a row, and inside words."""
 MOST_HELD_OUT = 0.3
 """The largest --valid-fraction that a warning proposes."""
 
@@ -56,8 +63,38 @@ def muon_rms(config: RunConfig, weight_decay: float) -> float:
     return math.sqrt(square)
 
 
-def unusual_data(epochs: float, held_out: Mapping[str, TokenStore]) -> list[str]:
-    """`epochs`: how often the run reads its text. `held_out`: the stores that it is judged by."""
+def unusual_text(config: RunConfig, stores: Sequence[TokenStore], *, is_random: bool) -> list[str]:
+    """Warnings about the documents' lengths and words, by a sample. `is_random`: the run begins with random weights."""
+    sides = [(store, store.split("train").sampled()) for store in stores]
+    sizes, row = np.concatenate([side.document_sizes() for _, side in sides]) + 2, config.data.seq_len
+    lines, kinds = list[str](), {stage.config.masking.kind for stage in config.stages}
+    if is_random and config.data.packing == "documents" and sizes[sizes > row / 2].sum() < LEAST_LONG * sizes.sum():
+        lines.append(
+            f"data.seq_len {row}: {1 - LEAST_LONG:.0%} of the text is in documents of at most {row // 2} tokens, so "
+            "that the model learns nothing about longer texts: prepare whole documents (see --layout), or set "
+            f"data.seq_len={1 << int(np.quantile(sizes, 0.99) - 1).bit_length()}"
+        )
+    for store, side in sides if kinds != {"token"} else ():
+        apart = max(1, side.documents // SAMPLE_DOCUMENTS)
+        documents = [*side.beginnings(SAMPLE_TOKENS, apart)]
+        begins = np.array(store.vocabulary.word_start, bool)[np.concatenate(documents)]
+        if begins.mean() > 1 - ALONE and "whole_word" in kinds:
+            lines.append(
+                f"masking.kind whole_word: nearly every token of {store.location} is a word, as in Chinese with "
+                "WordPiece, so that it hides single tokens: --set masking.kind=span hides neighbours together"
+            )
+        elif (length := len(begins) / (begins.sum() + len(documents))) > LONGEST_GROUP_TOKENS["whole_word"]:
+            kind = min(kinds - {"token"})
+            lines.append(
+                f"masking.kind {kind}: words of {store.location} have {length:.0f} tokens, as in "
+                f"text without spaces, and are hidden in runs of {LONGEST_GROUP_TOKENS[kind]}: --set masking.kind="
+                "token, or put spaces between words and train another tokenizer"
+            )
+    return lines
+
+
+def unusual_data(epochs: float, held_out: Mapping[str, TokenStore], seq_len: int) -> list[str]:
+    """`epochs`: how often the run reads its text, in rows of `seq_len`. `held_out`: the stores that it is judged by."""
     lines = []
     if epochs > MOST_EPOCHS:
         lines.append(
@@ -66,7 +103,9 @@ def unusual_data(epochs: float, held_out: Mapping[str, TokenStore]) -> list[str]
         )
     for name, store in held_out.items():
         documents, part = documents_held_out(store), f" in {name}" if name else ""
-        if 0 < documents < LEAST_HELD_OUT_DOCUMENTS:
+        is_sequence = all(file_kind(source["location"]) in SEQUENCE_ENDINGS for source in store.sources())
+        rows = store.split("valid").tokens // seq_len if is_sequence else 0  # a chromosome is one document
+        if 0 < documents < LEAST_HELD_OUT_DOCUMENTS and rows < LEAST_HELD_OUT_DOCUMENTS:
             lines.append(
                 f"only {several(documents, 'document')} {'is' if documents == 1 else 'are'} held out{part}, too few to "
                 f"compare runs by: {_more_held_out(store, documents)}"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from maskwright.config.retrieval import RetrievalConfig
 from maskwright.config.settings import flat
 from maskwright.core import storage
-from maskwright.core.console import note, say, several
+from maskwright.core.console import note, say, several, warn
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import require
 from maskwright.labels.ranking import Rankings, ranked, record_of_scores
@@ -33,7 +33,7 @@ from maskwright.tasks.compare.folder import begin_or_check
 from maskwright.tasks.export.sentence_transformers import export_as, write_modules
 from maskwright.tasks.finetune.prepare import weights_digest
 from maskwright.tasks.models.load import TrainedModel, load_model
-from maskwright.tasks.models.modules import pooling_of
+from maskwright.tasks.models.modules import pooling_of, warn_if_untold
 from maskwright.tasks.search.updates import NONE, Update, planned_updates, texts_of
 from maskwright.training.loop import STATUS_EVERY_SECONDS
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 MODEL = "model"
 COLUMNS = ("question", "passage", "negative")
+QUESTION, PASSAGE = "query", "document"
+"""Names of the prompts that `encode_query` and `encode_document` put before texts."""
 ENCODED_AT_ONCE = 64
 LOG_LINES = 50
 """Lines of `metrics.jsonl` in a whole training, each a mean over the updates since the last."""
@@ -59,13 +61,20 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
     collection = read_collection(config.data, config.seed)
     model = load_model(config.model.init_from, bare=True)
     pooling_of(model.tokenizer_folder)  # raises for modules that cannot be trained
+    warn_if_untold(model.tokenizer_folder)
     updates = planned_updates(collection, config)
     steps, mean = len(updates), sum(map(len, updates)) / len(updates)
     line = f"{len(collection.passages):,} passages, {len(collection.train):,} questions to learn from with "
     line += f"{several(collection.pairs, 'pair')}: {several(steps, 'step')} of {mean:.1f} pairs on average"
     _device()
+    warnings: list[str] = []
+    if repeated := collection.with_repeated_answers():
+        what = f"{several(repeated, 'question')} with an answer whose text another passage has as well, which counts as"
+        warnings.append(f"{what} wrong: keep one passage of each text")
+    for warning in warnings:
+        warn(warning)
     if dry_run:
-        return {"lines": [line], "warnings": []}
+        return {"lines": [line], "warnings": warnings}
     say(line)
     storage.make_folder(directory.location)
     with storage.locked(directory.path("lock"), remove=True):
@@ -149,11 +158,11 @@ def _trained(
     _fit(directory, config, collection, model, updates, progress.status)
     progress.enter("evaluating")
     results: dict[str, Any] = {"steps": len(updates), "fault": ""}
-    passages = _vectors(model, collection.passages)
+    passages = _vectors(model, collection.passages, PASSAGE)
     for split, queries in (("validation", collection.validation), ("test", collection.test)):
         if not queries:
             continue
-        asked = _vectors(model, [query.text for query in queries])
+        asked = _vectors(model, [query.text for query in queries], QUESTION)
         rankings = _rankings(asked, passages, progress)
         if rankings is None:
             results["fault"], rankings = "its vectors are not finite", np.full((len(queries), 1), -1)
@@ -175,7 +184,8 @@ def _as_sentence_transformer(directory: RunDirectory, start: TrainedModel) -> Se
     export_as("dense", start, folder, quiet=True)
     model = SentenceTransformer(folder, device=_device())
     shutil.rmtree(folder)
-    model.prompts = {"query": "", "document": ""}  # it learns from texts without prompts
+    if any(model.prompts[kind] for kind in (QUESTION, PASSAGE)):
+        say(f"questions begin with {model.prompts[QUESTION]!r}, passages with {model.prompts[PASSAGE]!r}: its prompts")
     return model
 
 
@@ -227,7 +237,9 @@ def _fit(
 
     def texts(rows: dict[str, list[int]]) -> dict[str, list[str]]:
         of_rows = np.array([rows[name] for name in COLUMNS[: len(rows)]], np.int64).T
-        return texts_of(collection.train, collection.passages, of_rows)
+        found = texts_of(collection.train, collection.passages, of_rows)
+        before = {name: model.prompts[QUESTION if name == COLUMNS[0] else PASSAGE] for name in found}
+        return {name: [before[name] + text for text in listed] for name, listed in found.items()}
 
     pairs = np.concatenate(updates)
     columns = COLUMNS if (pairs[:, 2] != NONE).any() else COLUMNS[:2]
@@ -264,11 +276,10 @@ def _fit(
     shutil.rmtree(directory.path("trainer"), ignore_errors=True)
 
 
-def _vectors(model: SentenceTransformer, texts: Sequence[str]) -> NDArray[np.float32]:
-    """[texts, hidden size], each of length 1."""
-    listed, at_once = list(texts), ENCODED_AT_ONCE
-    vectors = model.encode(listed, batch_size=at_once, normalize_embeddings=True, show_progress_bar=False)
-    return np.asarray(vectors, np.float32)
+def _vectors(model: SentenceTransformer, texts: Sequence[str], prompt: str) -> NDArray[np.float32]:
+    """[texts, hidden size], each of length 1. `prompt`: the name of the one before each."""
+    how: dict[str, Any] = {"prompt_name": prompt, "batch_size": ENCODED_AT_ONCE, "show_progress_bar": False}
+    return np.asarray(model.encode(list(texts), normalize_embeddings=True, **how), np.float32)
 
 
 def _rankings(asked: NDArray[np.float32], passages: NDArray[np.float32], progress: _Progress) -> Rankings | None:

@@ -27,6 +27,7 @@ from maskwright.labels.spans import mark_spans
 from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_conll, write_records
 from maskwright.tasks.finetune.objective import encoded_for
 from maskwright.tasks.models.load import TrainedModel
+from maskwright.tasks.models.modules import IDENTITY, activation_of
 
 ANSWERS = ".json"
 """The ending of files for SQuAD's evaluation script: {id: answer}."""
@@ -140,6 +141,8 @@ def ask(
     """Predictions in the order of `examples`, and the number of texts (for words: of words) that were cut, with a
     warning. `may_be_none`: see `decode`."""
     task = _in_rows(model, max_seq_len)
+    if (activation := activation_of(model.tokenizer_folder) or IDENTITY) != IDENTITY:
+        say(f"{model.location}: scores are its numbers; CrossEncoder gives the {activation.rpartition('.')[2]} of them")
     if may_be_none is None:
         may_be_none = not all(example.answers for example in examples)
     parts, cut = [], 0
