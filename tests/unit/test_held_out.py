@@ -32,9 +32,9 @@ from maskwright.training import checkpoint
 Config = Callable[..., RunConfig]
 
 
-def text(path: Path, count: int, seed: int, more: str = "") -> str:
+def text(path: Path, count: int, seed: int) -> str:
     stories = "\n\n".join("\n".join(lines) for lines in documents(count, seed))
-    path.write_text(f"{stories}\n\n{more}".strip() + "\n", encoding="utf-8")
+    path.write_text(f"{stories}\n", encoding="utf-8")
     return str(path)
 
 
