@@ -293,7 +293,7 @@ def test_lines_come_once_however_the_pieces_come_and_rays_own_do_not() -> None:
 def test_a_follower_waits_for_a_head_that_does_not_answer_and_ends_with_one_that_forgot_the_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each connection ends after its piece. Other errors are in unit/test_follow.py."""
+    """Each connection ends after its piece. Other errors are in unit/test_logs.py."""
     cluster, log = object.__new__(jobs.RayCluster), "one\ntwo\nthree\n"
     facts = dict.fromkeys(("driver_exit_code", "start_time", "end_time", "error_type", "message"))
     running = SimpleNamespace(status="RUNNING", entrypoint="", submission_id="a", **facts)

@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import documents, sentence
+from conftest import documents, prepared
 from reference.stored import documents_of
 
 from maskwright.config.pretraining import EngineSection
 from maskwright.core.errors import InputError
 from maskwright.data.loader import validation_batches, validation_rows
-from maskwright.data.prepare.driver import prepare
-from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.rows import open_rows
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import EvalStats
@@ -73,18 +71,13 @@ def test_blimps_and_zorros_files(pairs_file: Path, tmp_path: Path) -> None:
     found = task.read_pairs(str(pairs_file))
     assert len(found) == 13 and {pair.field for pair in found} == {"syntax_semantics", "morphology"}
     assert found[2].where == f"{pairs_file}:3"
-    (tmp_path / "agreement_subject_verb-in_simple_question.txt").write_text("look at this things .\nlook at this .\n")
-    (tmp_path / "island-effects-adjunct.txt").write_text("bad 1\r\ngood 1\r\n\r\nbad 2\r\ngood 2")
+    (tmp_path / "subject_verb-in_question.txt").write_text("at this things .\nat this .\n")
+    (tmp_path / "z-islands-adjunct.txt").write_text("bad 1\r\ngood 1\r\n\r\nbad 2\r\ngood 2")
     zorro = task.read_pairs(str(tmp_path))
     assert [(pair.paradigm, pair.field, pair.good, pair.bad) for pair in zorro] == [
-        (
-            "agreement_subject_verb-in_simple_question",
-            "agreement_subject_verb",
-            "look at this .",
-            "look at this things .",
-        ),
-        ("island-effects-adjunct", "island-effects", "good 1", "bad 1"),
-        ("island-effects-adjunct", "island-effects", "good 2", "bad 2"),
+        ("subject_verb-in_question", "subject_verb", "at this .", "at this things ."),
+        ("z-islands-adjunct", "z-islands", "good 1", "bad 1"),
+        ("z-islands-adjunct", "z-islands", "good 2", "bad 2"),
     ]
     assert zorro[2].where.endswith("adjunct.txt:4")
 
@@ -132,21 +125,6 @@ def test_what_a_model_prefers_is_what_it_is_scored_by(tokenizer: str, pairs_file
     assert json.loads(json.dumps(asdict(found)))["overall"]["pairs"] == 12
 
 
-def test_which_sentence_comes_first_does_not_matter(tokenizer: str, tmp_path: Path) -> None:
-    """Random weights on pairs of unrelated sentences: not exactly 50 %, which only the mean over such models is, but as
-    far on the other side when each pair is turned."""
-    generator = random.Random(5)
-    texts = [sentence(generator) for _ in range(200)]
-    pairs = [(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True) if a != b]
-    for name, sides in (("as", (0, 1)), ("turned", (1, 0))):
-        lines = [f"{pair[sides[0]]}\n{pair[sides[1]]}\n" for pair in pairs]
-        (tmp_path / f"{name}.txt").write_text("".join(lines))
-    model = model_of(tokenizer, is_random=True)
-    one, other = (task.blimp(model, str(tmp_path / f"{name}.txt"), engine=CPU).overall for name in ("as", "turned"))
-    assert one.sums + other.sums == pytest.approx(1.0) and one.means + other.means == pytest.approx(1.0)
-    assert abs(one.means - 0.5) < 0.2 and one.means not in (0.0, 1.0)
-
-
 def test_a_sentence_that_is_too_long_is_named(tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("short\nshorter\n" + "word " * 80 + "\nshort\n")
     with pytest.raises(InputError, match=r"a\.txt:3: has a sentence of \d+ tokens, but model reads 64"):
@@ -177,10 +155,8 @@ def test_pseudo_perplexity_of_documents_cut_into_windows(tokenizer: str, tmp_pat
     encoded = [encoder.encode(text, add_special_tokens=False).ids for text in documents]
     windows = [ids[begin : begin + 7] for ids in encoded for begin in range(0, len(ids), 7)]
     scorer = pseudo_likelihood.open_scorer(model, CPU)
-    alone = [
-        pseudo_likelihood.score_texts(scorer, model.vocabulary, np.array(ids), np.array([len(ids)])).sums[0]
-        for ids in windows
-    ]
+    pieces = ((np.array(ids), np.array([len(ids)])) for ids in windows)
+    alone = [pseudo_likelihood.score_texts(scorer, model.vocabulary, *piece).sums[0] for piece in pieces]
     assert (found.documents, found.windows, found.tokens) == (2, len(windows), sum(map(len, windows)))
     assert found.loss == pytest.approx(-sum(alone) / found.tokens, rel=1e-5)
     assert found.pseudo_perplexity == pytest.approx(np.exp(found.loss))
@@ -206,7 +182,7 @@ def test_evaluation_by_frequency_and_source(tokenizer: str, tmp_path: Path) -> N
         texts = "\n\n".join("\n".join(lines) for lines in documents(count, seed, longest=9))
         (tmp_path / f"{name}.txt").write_text(texts)
     sources = Sources([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], layout="sentences")
-    store = prepare(Request(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.5)))
+    store = prepared(sources, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.5))
     model = model_of(tokenizer, is_random=True)
     found = evaluate(model, store, seq_len=32, max_rows=40, engine=CPU)
 
@@ -224,8 +200,7 @@ def test_evaluation_by_frequency_and_source(tokenizer: str, tmp_path: Path) -> N
     tens = np.count_nonzero((counts[labels] >= 10) & (counts[labels] < 100))
     assert {part.name: part.predicted for part in found.by_frequency}["10 to 99"] == tens > 0
     origins = [store.origin("valid", number) for number in range(store.split("valid").documents)]
-    assert [sources.files[number] for number in store.source_numbers("valid", 0)] == [
-        origin.rpartition(":")[0] for origin in origins
-    ]
+    found_in = [origin.rpartition(":")[0] for origin in origins]
+    assert [sources.files[number] for number in store.source_numbers("valid", 0)] == found_in
     assert [part.name for part in found.by_source] == [sources.files[1], sources.files[0]]
     assert sources.files[0] in found.report()

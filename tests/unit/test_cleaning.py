@@ -12,14 +12,14 @@ import re
 import sys
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from conftest import prepared
 from html_page import Page
+from tokenizer_kinds import with_declared
 
 from maskwright.core import extras
 from maskwright.core.errors import ConfigError, InputError, SourceError
@@ -33,7 +33,8 @@ from maskwright.tasks.measure import audit_page
 from maskwright.text.audit import MOJIBAKE as AUDITED
 from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
-from maskwright.text.cleaning import c4, gopher, near_duplicates, words
+from maskwright.text.cleaning import c4, contamination, gopher, near_duplicates, words
+from maskwright.text.cleaning.contamination import Contamination, EvaluationTexts, read_evaluations
 from maskwright.text.cleaning.language import merge_languages
 from maskwright.text.cleaning.limits import Limits
 from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in, without_mojibake
@@ -42,6 +43,8 @@ from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Document
 from maskwright.text.parts import cut
 from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.vocabulary import read_vocabulary
 
 NOUNS = ["garden", "bridge", "river", "teacher", "letter", "house", "paper", "stone", "window", "answer", "summer"]
 VERBS = ["saw", "followed", "painted", "remembered", "crossed", "liked", "opened", "carried"]
@@ -171,11 +174,8 @@ def test_c4_keeps_lines_and_drops_pages() -> None:
     assert c4.lines_kept([*good, "Home", "Read our privacy policy now, please.", "It goes on and on..."]) == tuple(good)
     assert c4.lines_kept([*good, "This one is cited [12]."])[-1] == "This one is cited ."  # type: ignore[comparison-overlap]
     long = f"One word of this line is {'x' * 999}."
-    assert c4.lines_kept([*good, "Four words are few.", long, f"x{long}", long.replace(".", "x.")]) == (
-        *good,
-        long,
-        f"x{long}",
-    )
+    lines = [*good, "Four words are few.", long, f"x{long}", long.replace(".", "x.")]
+    assert c4.lines_kept(lines) == (*good, long, f"x{long}")
     assert c4.lines_kept(good[:2]) == "fewer than 3 sentences left of its lines"
     assert c4.lines_kept([*good, "function () { }"]) == "a curly bracket"
     assert c4.lines_kept([*good, "Lorem ipsum dolor"]) == "lorem ipsum"
@@ -197,35 +197,11 @@ def shingles(text: str) -> set[tuple[str, ...]]:
     return {tuple(parts[place : place + 5]) for place in range(len(parts) - 4)}
 
 
-def test_minhash_against_datasketch_and_the_truth() -> None:
-    pytest.importorskip("rensa", reason="the extra `clean` is not installed")
-    datasketch = pytest.importorskip("datasketch", reason="the extra `dev` is not installed")
-    from datasketch.lsh import _optimal_param
-
-    generator = random.Random(1)
-    errors = []
-    for share in (0.2, 0.5, 0.8, 0.95) * 5:
-        texts = pair(share, generator)
-        minima, _ = near_duplicates.signatures([text.encode() for text in texts])
-        ours = float((minima[0] == minima[1]).mean())
-        one, other = (shingles(text) for text in texts)
-        truth = len(one & other) / len(one | other)
-        sketches = []
-        for text in texts:
-            sketch = datasketch.MinHash(near_duplicates.SIGNATURE)
-            sketch.update_batch([" ".join(shingle).encode() for shingle in shingles(text)])
-            sketches.append(sketch)
-        theirs = sketches[0].jaccard(sketches[1])
-        errors.append((ours - truth, theirs - truth))
-    # A share s is estimated from 128 minima with a deviation of sqrt(s (1 - s) / 128), at most 0.044.
-    assert np.abs(errors).max() < 0.15
-    assert abs(np.mean([ours for ours, _ in errors])) < 0.03
-    for share in (0.5, 0.7, 0.8, 0.9):
-        assert near_duplicates.bands_and_rows(share) == _optimal_param(share, near_duplicates.SIGNATURE, 0.5, 0.5)
-
-
 def test_near_duplicates_are_found_as_often_as_the_theory_says() -> None:
     pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    lsh = pytest.importorskip("datasketch.lsh", reason="the extra `dev` is not installed")
+    for share in (0.5, 0.7, 0.8, 0.9):
+        assert near_duplicates.bands_and_rows(share) == lsh._optimal_param(share, near_duplicates.SIGNATURE, 0.5, 0.5)
     generator = random.Random(2)
     bands, rows = near_duplicates.bands_and_rows(0.8)
     for share in (0.6, 0.8, 0.95):
@@ -361,7 +337,7 @@ def messy(tmp_path: Path) -> Path:
     changed[50] = "different"
     german = "Der Garten liegt hinter dem Haus, und im Sommer sitzen wir dort jeden Abend. " * 8
     few = "There are too few words in this one document."
-    example = "which of the two rivers that cross the old town was once known as the little stone river"
+    example = "which of the two rivers did ann@firm.example say was once known as the little stone river"
     texts += [" ".join(changed), texts[7], german, few, f"{prose(generator, 150)}\n{example.upper()}?"]
     texts.append(texts[9] + "\nWrite to somebody@example.net about it.")
     texts += [prose(generator, 300) for _ in range(10)]
@@ -419,9 +395,7 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
 
 
 def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
-    from maskwright.text.cleaning.contamination import Contamination, read_evaluations
-
-    (tmp_path / "t.jsonl").write_text('{"a": ["one two three four five six seven eight"], "label": "x"}\n')
+    (tmp_path / "t.jsonl").write_text('{"a": {"b": ["x", "one two three four five six seven eight"]}, "label": "x"}\n')
     (tmp_path / "short.txt").write_text("only three words\n")
     found = Contamination(read_evaluations([str(tmp_path / "t.jsonl")]))
     texts = [b"zero ONE two, three four five six seven eight nine", b"one two three four five six seven nine"]
@@ -432,8 +406,6 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
 
 
 def test_labels_and_names_of_columns_are_no_examples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from maskwright.text.cleaning.contamination import read_evaluations
-
     long = "one two three four five six seven eight nine"
     (tmp_path / "t.csv").write_text(f"text,label\n{long},0\n{long} ten,1\n")
     assert read_evaluations([str(tmp_path / "t.csv")]).too_short == 0 and not capfd.readouterr().err
@@ -449,8 +421,6 @@ KOREAN = "국민건강보험공단 일산병원의 원장은 어제 오후 새�
 
 def test_contamination_in_any_script(tmp_path: Path) -> None:
     """Case and normal form do not hide an example, and a name that a text has in common with it is none."""
-    from maskwright.text.cleaning.contamination import Contamination, read_evaluations
-
     french = "L'École normale supérieure a été fondée à Paris par la Convention nationale en l'an trois"
     greek = "Η ελληνική γλώσσα μιλιέται εδώ και τρεις χιλιάδες χρόνια στη χερσόνησο του Αίμου και αλλού"
     examples = (french, greek, CHINESE, THAI, KOREAN)
@@ -466,9 +436,6 @@ def test_contamination_in_any_script(tmp_path: Path) -> None:
 
 
 def test_contamination_equals_its_slow_twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    from maskwright.text.cleaning import contamination
-    from maskwright.text.cleaning.contamination import Contamination, EvaluationTexts
-
     generator = random.Random(2)
     texts = [" ".join(generator.choices(NOUNS, k=generator.randrange(40))).encode() for _ in range(60)]
     parts = words.normalized(texts)
@@ -476,9 +443,8 @@ def test_contamination_equals_its_slow_twin(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(contamination, "FILTER_BITS", (fewest, fewest))
         tables = {}
         for size in (2, 3, 5):
-            grams, first = words.ngrams(parts, size)
-            some = np.unique(np.concatenate([grams[::97], np.arange(300, dtype=np.uint64) << np.uint64(55)]))
-            tables[size] = some
+            grams, _ = words.ngrams(parts, size)
+            tables[size] = np.unique(np.concatenate([grams[::97], np.arange(300, dtype=np.uint64) << np.uint64(55)]))
         origins = {size: np.arange(len(some)) for size, some in tables.items()}
         places = tuple(f"f:{number}" for number in range(max(map(len, tables.values()))))
         expected: list[str | None] = [None] * len(texts)
@@ -490,22 +456,6 @@ def test_contamination_equals_its_slow_twin(monkeypatch: pytest.MonkeyPatch) -> 
                         expected[number] = expected[number] or places[hashes.tolist().index(gram)]
         assert Contamination(EvaluationTexts(tables, origins, places, 0)).examples_in(texts) == expected
         assert None in expected and len({*expected}) > 10
-
-
-def test_an_example_that_holds_personal_data_is_found_with_masks_too(tokenizer: str, tmp_path: Path) -> None:
-    generator = random.Random(12)
-    example = "please write to ann@firm.example or call 555 123 4567 before the old bridge is closed again"
-    texts = [prose(generator, 60) for _ in range(20)]
-    texts[5] += f"\n{example}"
-    texts[6] += "\nThe other address is bob@firm.example."
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    (tmp_path / "t.txt").write_text(example)
-    cleaning = CleaningOptions(evaluation_files=(str(tmp_path / "t.txt"),), masked=("email", "phone"))
-    sources = Sources([str(tmp_path / "a.jsonl")])
-    ready = prepared(sources, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
-    counts = ready.manifest["counts"]
-    assert counts["left_out"] == {"contamination: shares words with an evaluation example": 1}
-    assert counts["changed"] == {"email": 1}
 
 
 def killed(*_: object) -> None:
@@ -533,19 +483,6 @@ def test_what_decides_is_in_the_record_and_other_versions_do_not_go_on(
     manifest = prepared(messy, tokenizer, folder, OPTIONS, cleaning=cleaning).manifest
     both = {name: version(name) for name in ("rensa", "py3langid")}
     assert manifest["options"]["cleaning"]["versions"] == both and both.items() <= manifest["versions"].items()
-
-
-def test_every_string_of_a_record_is_an_example(tmp_path: Path) -> None:
-    """Files of each kind, packed or not: tests/unit/test_tables.py."""
-    from maskwright.text.cleaning.contamination import Contamination, read_evaluations
-
-    texts = [" ".join(f"{letter}{number}" for number in range(9)) for letter in "abc"]
-    rows = [{"n": 1, "q": {"choices": [texts[0], "x"]}, "a": None}, {"n": 2, "q": {"choices": texts[1:]}, "a": "y"}]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for name, number in (("t.parquet", " record "), ("t.jsonl", ":")):
-        found = Contamination(read_evaluations([str(tmp_path / name)])).examples_in([one.encode() for one in texts])
-        assert found == [f"{tmp_path}/{name}{number}{record}" for record in (1, 2, 2)]
 
 
 def test_a_parquet_file_that_unpacks_to_endless_bytes_is_refused(tmp_path: Path) -> None:
@@ -603,25 +540,6 @@ def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: st
         assert shown in page.text
 
 
-def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -> None:
-    """The same counts as in the store, and a few of the changes."""
-    generator = random.Random(9)
-    texts = [f"{prose(generator, 60)}\nMenu {number}" for number in range(8)]
-    texts[3] += "\nAsk ann@firm.example at 8.8.8.8 about all the other things there are."
-    texts += [texts[3], "Too little for bob@firm.example."]
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    cleaning = CleaningOptions(filters=("c4",), masked=("email", "ip", "phone"))
-    ready = prepared(path, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.0), cleaning=cleaning)
-    result = audit([str(path)], cleaning=cleaning)
-    counts = {name: one.count for name, one in result.changed.items()}
-    assert counts == {"email addresses": 1, "IP addresses": 1, "phone numbers": 0, "lines that c4 leaves out": 8}
-    assert ready.manifest["counts"]["changed"] == {"email": 1, "ip": 1, "lines that c4 leaves out": 8}
-    shown = f"{path}:4: mer357. Ask ann@firm.example at 8.8.8.8 -> mer357. Ask email@example.com at 8.8.8.8"
-    assert result.changed["email addresses"].examples == [shown] and shown in audit_report(result)
-    assert "cleaning masked 1 email address\ncleaning masked 1 IP address\n" in report(ready.location, ready.manifest)
-
-
 def test_wrong_languages_are_one_line() -> None:
     left_out = {"near duplicates": 3, **{f"language: x{number}": 20 - number for number in range(12)}, "c4: x": 200}
     assert merge_languages(left_out) == {
@@ -632,3 +550,105 @@ def test_wrong_languages_are_one_line() -> None:
     found = Audit(1, "lines", left_out={name: Finding(n, "does", [name]) for name, n in left_out.items()})
     assert audit_report(found).count("language: x0 20") == 1
     assert "    language: x4\n" in audit_report(found) and "    language: x5" not in audit_report(found)
+
+
+# ---- the audit -------------------------------------------------------------------------------------------------------
+
+
+SEPARATED = ["2: <|endoftext|>", "4: <|endoftext|>", "5: - - -"]
+
+
+def test_audit_counts_what_is_there_and_says_what_prepare_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_bytes(
+        b"Plain words.\n\nPlain words.\n\nA <mask> and </s>.\n\nbell \x07 here\n\n"
+        + "Привет мир\n\n".encode()
+        + b"sch\xf6n\n\n"
+        + b"x" * 100_001
+        + b"\n"
+    )
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "windows.txt").write_bytes("Plain words.\n".encode("utf-16"))
+    (tmp_path / "program.txt").write_bytes(b"\x7fELF\0\xff\n" * 3)
+    (tmp_path / "b.bin").write_bytes(b"\x7fELF\0\xff\n")
+    (tmp_path / "c.jsonl").write_text('{"text": null}\n{"text": " "}\n{"other": "x"}\n')
+    result = audit([str(tmp_path)], layout="sentences")
+    assert result.documents == 6
+    assert {name: finding.count for name, finding in result.findings.items() if finding.count} == {
+        "encoding faults": 1,
+        "files in another encoding": 2,
+        "records without text": 3,
+        "empty files": 1,
+        "files of another kind": 1,
+        "exact duplicate documents": 1,
+        "documents with control characters": 1,
+        "lines over 100,000 characters": 1,
+        "documents with literal special tokens": 1,
+    }
+    assert result.findings["encoding faults"].examples == [
+        f"{tmp_path}/a.txt:11:4: 0xf6, byte 86 of the text, is not UTF-8"
+    ]
+    assert result.findings["records without text"].examples == [
+        f"{tmp_path}/c.jsonl:{place}" for place in ("1", "2", "3, which has no 'text' (keys: other)")
+    ]
+    assert result.scripts["Cyrillic"] > 0
+    assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
+    page = audit_report(result)
+    assert "documents: 6, files: 5 (one sentence per line, blank lines between documents)" in page
+    assert "add more text, or prepare with --valid-fraction 0.5" in page
+    (tmp_path / "more.txt").write_text("One line.\nAnother line\n")
+    (tmp_path / "code").write_text("def a():\n<|endoftext|>\ndef b():\n<|endoftext|>\n- - -\nend -----\n")
+    separators = audit([str(tmp_path / "code")]).findings["documents that are a separator line"]
+    assert separators.examples == [f"{tmp_path}/code:{where}" for where in SEPARATED]
+    page = audit_report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
+    assert "add more text, or --layout lines (about 9 documents), or prepare with" in page
+    assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")
+
+
+@pytest.mark.parametrize("kind", ["roberta", "bert-uncased"])
+def test_special_tokens_are_those_of_the_tokenizer(
+    kind: str, tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    lines = ["a [USER] b", "x@URLy", "@URL <s>", "[MASK] <mask>", "<cls> [SEP]", "[The Turn]", "<e1>x</e1>", "plain"]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    folder = with_declared(tokenizer_of(kind), tmp_path / "t")
+    literal, declared = "documents with literal special tokens", "documents with declared special tokens"
+    has_role = {"roberta": [3, 4], "bert-uncased": [4, 5], None: [3, 4, 5]}
+    are_tokens = {"roberta": [1, 3, 7], "bert-uncased": [1, 3, 6, 7]}
+    for tokenizer in (folder, None):
+        found = audit([str(tmp_path / "a.txt")], layout="lines", tokenizer=tokenizer).findings
+        places = {name: [int(where.split(":")[1]) for where in found[name].examples] for name in found}
+        assert places[literal] == has_role[kind if tokenizer else None]
+        if tokenizer:
+            assert places[declared] == are_tokens[kind]
+            ids = load_tokenizer(folder, special_tokens_are_text=True)
+            special = read_vocabulary(folder).additional
+            with_ids = [n for n, line in enumerate(lines, 1) if special & {*ids.encode(line).ids}]
+            assert with_ids == are_tokens[kind]
+            assert found[declared].prepare.startswith("turns them into their ids")
+            assert found[literal].prepare == "keeps them as text; they never become special ids"
+        else:
+            assert declared not in found and "that a tokenizer declares" in found[literal].prepare
+
+
+def test_places_of_records_without_text_show_no_secret() -> None:
+    finding = Finding(0, "")
+    finding.add_all(1, ["https://bucket.example/a.jsonl?X-Amz-Signature=0123456789abcdef:2"])
+    assert "0123456789abcdef" not in finding.examples[0]
+
+
+def test_other_files_in_the_folder_of_parts_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("Plain words.\n")
+    names = {"audit-2026.md", "cut-list", "look-1.png", "find-exact-000001", "draft.tmp-1"}
+    (parts := tmp_path / "parts").mkdir()
+    for name in names:
+        (parts / name).write_text("precious")
+    leftover = parts / f"audit-000007-{7:020x}"
+    leftover.write_bytes(b"")
+    assert audit(["a.txt"], folder=str(parts)).documents == 1
+    assert names < {path.name for path in parts.iterdir()} and not leftover.exists()
+    with pytest.raises(InputError, match="gs://bucket/parts: must be a local folder"):
+        audit(["a.txt"], folder="gs://bucket/parts")
+    assert not (tmp_path / "gs:").exists()

@@ -13,9 +13,6 @@ import transformers
 from finetuned import finished_run, shape
 
 from maskwright.cli.main import run as command
-from maskwright.core import storage
-from maskwright.tasks.export.sentence_transformers import export_as
-from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use import embed as module
 
 GENERATOR = np.random.default_rng(4)
@@ -54,24 +51,6 @@ def test_vectors_are_those_of_transformers(
     table = pyarrow.parquet.read_table(beside)
     assert table.column("text").to_pylist() == TEXTS
     np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
-
-
-def test_a_folder_for_sentence_transformers_appears_whole(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its modules are not written."""
-    run = str(finished_run(tmp_path / "run", shape("roberta", "masked_lm"), tokenizer))
-    write = storage.write_json
-
-    def fail(path: str, value: object) -> None:
-        if path.endswith("modules.json"):
-            raise KeyboardInterrupt
-        write(path, value)
-
-    monkeypatch.setattr(storage, "write_json", fail)
-    with pytest.raises(KeyboardInterrupt):
-        export_as("dense", load_model(run), str(tmp_path / "folder"))
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_mistakes(

@@ -165,16 +165,12 @@ def lengths(location: str) -> np.ndarray:
 def test_sentences_of_whole_documents_equal_sentences_alone(
     tokenizer: str, seed: int, kind: type[TokenizersEncoder]
 ) -> None:
-    texts = documents(seed)
-    encoded = encode_documents(kind(tokenizer), texts, lengths(tokenizer))
-    assert parts(encoded) == one_by_one(tokenizer, texts)
-
-
-def test_documents_without_sentences_count_as_one(tokenizer: str) -> None:
-    texts = documents(3, of_sentences=False)
-    encoded = encode_documents(Whole(tokenizer), texts, lengths(tokenizer))
-    assert parts(encoded) == one_by_one(tokenizer, texts)
-    assert encoded.sentence_sizes.tolist() == encoded.document_sizes.tolist()
+    """Also where an id's bytes are unknown."""
+    known = lengths(tokenizer)
+    for of_sentences, sizes in ((True, known), (False, known), (True, np.full_like(known, -1))):
+        texts = documents(seed, of_sentences=of_sentences)
+        encoded = encode_documents(kind(tokenizer), texts, sizes)
+        assert parts(encoded) == one_by_one(tokenizer, texts)
 
 
 def test_a_token_across_sentences_makes_that_document_encode_by_sentence(tokenizer: str, tmp_path: Path) -> None:
@@ -190,12 +186,3 @@ def test_a_token_across_sentences_makes_that_document_encode_by_sentence(tokeniz
     assert parts(encoded) == one_by_one(str(tmp_path), texts)
     whole = TokenizersEncoder(str(tmp_path)).encode([texts[1].text])[0]
     assert len(whole) < encoded.document_sizes[1]
-
-
-def test_unknown_tokens_do_not_lose_the_sentences(tokenizer: str) -> None:
-    """Where an id's bytes are unknown, sentences are encoded one by one."""
-    texts = documents(5)
-    unknown = lengths(tokenizer)
-    unknown[:] = -1
-    encoded = encode_documents(Whole(tokenizer), texts, unknown)
-    assert parts(encoded) == one_by_one(tokenizer, texts)

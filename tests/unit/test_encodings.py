@@ -7,16 +7,21 @@ import json
 import random
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from maskwright.config.finetuning import LabelledData, Task
+from maskwright.api.stores import prepare
+from maskwright.config.finetuning import LabelledData, Task, build_finetune_config
 from maskwright.core import extras, storage
-from maskwright.core.errors import ConfigError, InputError, SourceError
+from maskwright.core.errors import InputError, SourceError
+from maskwright.data.store import TokenStore
 from maskwright.labels.example import Reading
 from maskwright.labels.read import read_examples
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.contamination import read_evaluations
 from maskwright.text.document import Fault
-from maskwright.text.parts.cut import cut
+from maskwright.text.parts import cut
 from maskwright.text.sources import Sources
 
 POLISH = "Zażółć gęślą jaźń. Wczoraj poszedłem do sklepu i kupiłem świeże bułki oraz masło.\nPociąg do Łodzi jedzie.\n"
@@ -101,9 +106,7 @@ def test_labels_and_sequences_are_read_in_their_encoding(tmp_path: Path) -> None
     write(tags, "".join(f"{word}\tO\n" for word in GREEK.split()).encode("cp1253"))
     with pytest.raises(InputError, match=r"a.conll:1:1: 0xc7, byte 1 of .*data.encoding: cp1253 \(“Η O”\)"):
         read_examples(str(tags), Reading(LabelledData(train=str(tags)), task))
-    with pytest.raises(
-        InputError, match=r"convert it from the encoding.* iconv -f cp1251 -t utf-8 FILE > NEW \(“плохо"
-    ):
+    with pytest.raises(InputError, match=r"convert it from the.* iconv -f cp1251 -t utf-8 FILE > NEW \(“плохо"):
         read_evaluations([str(csv)])  # they are UTF-8, whatever the text is
     with pytest.raises(InputError, match=r"a.csv:2:1: 0xef, byte 12 .*: data.encoding: cp1251 \(“плохо 0,pos”\)"):
         read_examples(str(csv), Reading(LabelledData(train=str(csv)), Task()))
@@ -175,9 +178,7 @@ def test_without_charset_normalizer_the_fix_is_said_without_guesses(
 
 @pytest.mark.parametrize("name", ["cp125", "base64", "rot13", "idna", "undefined", "", "utf\0", "win-1252"])
 def test_names_that_are_no_encoding_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"--encoding: .* is no encoding. Fix: give a name of Python's codecs, such as"
-    ):
+    with pytest.raises(InputError, match=r"--encoding: .* is no encoding. Fix: give a name of Python's codecs"):
         Sources([str(write(tmp_path / "a.txt", b"a"))], encoding=name)
     with pytest.raises(ValueError, match="is no encoding"):
         LabelledData(train="a.csv", encoding=name)
@@ -185,26 +186,19 @@ def test_names_that_are_no_encoding_are_refused(name: str, tmp_path: Path) -> No
 
 def test_a_large_file_is_cut_where_its_lines_end_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a text in one byte a character, or several, hold what the whole does; UTF-16 is read in one piece."""
-    from maskwright.processes.runner import Runner
-    from maskwright.text.parts import cut as module
-
-    monkeypatch.setattr(module, "PART_BYTES", (400, 400))
+    monkeypatch.setattr(cut, "PART_BYTES", (400, 400))
     generator = random.Random(5)
     lines = [generator.choice([*JAPANESE, "ok", "テスト"]) * generator.randrange(1, 30) for _ in range(200)]
     for encoding, several in (("shift_jis", True), ("utf-16", False)):
         path = write(tmp_path / "a.txt", "\n".join(lines).encode(encoding))
         sources = Sources([str(path)], layout="lines", encoding=encoding)
-        parts = module.split(Runner(), str(tmp_path), cut([sources]))
+        parts = cut.split(Runner(), str(tmp_path), cut.cut([sources]))
         assert (len(parts) > 5) == several
-        assert [(one.text, one.line) for part in parts for one in part.open()] == read(
-            path, layout="lines", encoding=encoding
-        )
+        expected = read(path, layout="lines", encoding=encoding)
+        assert [(one.text, one.line) for part in parts for one in part.open()] == expected
 
 
 def test_parquet_and_web_archives_keep_their_own_encoding(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     pq.write_table(pa.table({"text": ["größer"]}), path := tmp_path / "a.parquet")
     sources = Sources([str(path)], encoding="cp1252")
     assert [document.text for document in sources] == ["größer"]
@@ -215,30 +209,22 @@ def test_parquet_and_web_archives_keep_their_own_encoding(tmp_path: Path) -> Non
 
 
 def test_a_run_remembers_its_encoding_only_where_it_has_one(tmp_path: Path) -> None:
-    from maskwright.config.finetuning import build_finetune_config
-
     def config(**data: str) -> str:
         values = {"data": {"train": "a.csv", **data}, "model": {"init_from": "m"}}
         return build_finetune_config(values, "x.yaml").digest()
 
     assert config() == config(encoding="utf8") == config(encoding="utf-8-sig") != config(encoding="cp1252")
-    with pytest.raises(ConfigError, match="data.encoding.*'cp125' is no encoding"):
-        config(encoding="cp125")
 
 
 def test_another_encoding_is_another_store(tokenizer: str, tmp_path: Path) -> None:
     """The ids are those of the text in UTF-8. The manifest names the encoding, and what was begun in another is not
     continued."""
-    from maskwright.api.stores import prepare
-    from maskwright.data.store import TokenStore
-
     text = write(tmp_path / "a.txt", "".join(f"Größe {number}\n" for number in range(30)).encode("cp1252"))
     twin = write(tmp_path / "b.txt", text.read_bytes().decode("cp1252").encode())
     store = prepare(text, tokenizer, tmp_path / "a", layout="lines", encoding="windows-1252", valid_fraction=0.1)
     same = prepare(twin, tokenizer, tmp_path / "b", layout="lines", valid_fraction=0.1)
     assert store.manifest["options"]["encoding"] == "cp1252" and "encoding" not in same.manifest["options"]
     assert [store.tokens(), store.documents()] == [same.tokens(), same.documents()]
-    ids = [TokenStore(one.location).split("train").ids(0).tolist() for one in (store, same)]
-    assert ids[0] == ids[1]
+    assert len({TokenStore(one.location).split("train").ids(0).tobytes() for one in (store, same)}) == 1
     with pytest.raises(InputError):
         prepare(text, tokenizer, tmp_path / "a", layout="lines", encoding="cp1250", valid_fraction=0.1)

@@ -23,6 +23,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.export.resize import grow
 from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
+from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.encoder import open_encoder
 from maskwright.text.extend import extend_tokenizer, report
 from maskwright.text.sources import Sources
@@ -104,8 +105,6 @@ def test_merges_are_those_of_a_slow_twin(notes: Sources, tokenizer: str, tmp_pat
     assert extension == again
     for name in os.listdir(tmp_path / "new"):
         assert (tmp_path / "new" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-
-    from maskwright.text.dedup import is_held_out, text_key
 
     loaded, known = load_tokenizer(tokenizer, special_tokens_are_text=True), set(token_ids(tokenizer))
     counts: Counter[tuple[str, ...]] = Counter()
@@ -198,8 +197,6 @@ def test_what_is_refused(notes: Sources, tokenizer: str, tmp_path: Path) -> None
     with pytest.raises(SourceError, match="holds no word of several tokens"):
         extend_tokenizer(tokenizer, Sources([str(tmp_path / "short.txt")]), str(tmp_path / "x"), tokens=5)
     assert not (tmp_path / "x").exists()
-    content = json.loads(Path(tokenizer, "tokenizer.json").read_text())
-    assert content["model"]["type"] == "BPE"
 
 
 def test_words_with_an_unknown_character_are_no_new_tokens(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:

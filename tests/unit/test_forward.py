@@ -120,11 +120,9 @@ def test_wandb(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run / FOLDER
     assert (sent.lines, sent.trained, sent.evaluated, sent.outcome) == (4, 20, 20, "done")
     assert wandb_losses(folder) == [(10, 5.0), (20, 4.0)]
-    evaluated = [row for row in wandb_history(folder) if "eval/loss" in row]
-    assert [(row["train/global_step"], row["eval/loss"], row["eval/accuracy"]) for row in evaluated] == [
-        (0, 6.0, 0.25),
-        (20, 4.5, 0.25),
-    ]
+    names = ("train/global_step", "eval/loss", "eval/accuracy")
+    evaluated = [tuple(row[name] for name in names) for row in wandb_history(folder) if "eval/loss" in row]
+    assert evaluated == [(0, 6.0, 0.25), (20, 4.5, 0.25)]
     records = list(wandb_records(folder))
     began = next(record.run for record in records if record.WhichOneof("record_type") == "run")
     assert (began.project, began.display_name, began.run_id) == ("maskwright", "letters", sent.run_id)
@@ -260,9 +258,8 @@ def test_what_a_service_refuses_waits_until_it_takes_it(run: Path) -> None:
         RunDirectory(str(run)).write_status(Status(phase="done" if over else "training", exit=0 if over else None))
 
     written = [5]
-    forwarder = Forwarder(
-        str(run), "wandb", begin=service.begin, tell=lambda line: told.append(line), clock=lambda: now[0], sleep=sleep
-    )
+    given: dict[str, Any] = {"tell": told.append, "clock": lambda: now[0], "sleep": sleep}
+    forwarder = Forwarder(str(run), "wandb", begin=service.begin, **given)
     assert forwarder.follow()
     assert service.steps == list(range(1, 40)) and forwarder.sent.lines == 39 and service.ended == ["done"]
     (warning,) = told
@@ -273,10 +270,8 @@ def test_what_a_service_refuses_waits_until_it_takes_it(run: Path) -> None:
 
 def test_one_process_sends_to_a_service_at_a_time(run: Path) -> None:
     (run / FOLDER).mkdir()
-    with (
-        storage.locked(str(run / FOLDER / "wandb.lock"), remove=False),
-        pytest.raises(Locked, match="is in use by process"),
-    ):
+    lock = str(run / FOLDER / "wandb.lock")
+    with storage.locked(lock, remove=False), pytest.raises(Locked, match="is in use by process"):
         sent_all(run, Made())
     sent_all(run, Made(), "mlflow")
 

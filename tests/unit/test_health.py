@@ -49,15 +49,8 @@ def test_a_continued_watch_judges_as_an_unbroken_one() -> None:
     expected = [whole.look(number, loss) for number, loss in enumerate(losses)]
     again = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses[:100]])
     assert [again.look(number, loss) for number, loss in enumerate(losses[100:], 100)] == expected[100:]
-    later = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses[:150]])
-    assert later._losses == again_until(losses[:150])._losses
-
-
-def again_until(losses: list[float]) -> LossWatch:
-    watch = LossWatch(math.log(50_000), 100)
-    for number, loss in enumerate(losses):
-        watch.look(number, loss)
-    return watch
+    later = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses])
+    assert later._losses == whole._losses
 
 
 def test_a_new_level_is_accepted_in_the_end() -> None:

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import documents
+from conftest import documents, prepared
 
 import maskwright
 from maskwright.cli.main import run
 from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.errors import ConfigError, StoreError
-from maskwright.data.prepare.driver import prepare
-from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.store import TokenStore
 from maskwright.machine import hardware
 from maskwright.run.directory import RunDirectory
@@ -33,9 +32,9 @@ from maskwright.training import checkpoint
 Config = Callable[..., RunConfig]
 
 
-def text(path: Path, count: int, seed: int, more: str = "") -> str:
+def text(path: Path, count: int, seed: int) -> str:
     stories = "\n\n".join("\n".join(lines) for lines in documents(count, seed))
-    path.write_text(f"{stories}\n\n{more}".strip() + "\n", encoding="utf-8")
+    path.write_text(f"{stories}\n", encoding="utf-8")
     return str(path)
 
 
@@ -44,7 +43,7 @@ def other_set(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """All of its text is held out."""
     folder = tmp_path_factory.mktemp("held-out")
     source = Sources([text(folder / "other.txt", 30, seed=9)], layout="sentences")
-    return prepare(Request(source, tokenizer, str(folder / "other"), PrepareOptions(valid_fraction=1.0))).location
+    return prepared(source, tokenizer, folder / "other", PrepareOptions(valid_fraction=1.0)).location
 
 
 def measured(run: Path) -> list[dict[str, Any]]:
@@ -75,9 +74,8 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
             assert several[f"valid_own_{kind}"] == default[f"valid_{kind}"]
         assert several["valid_loss"] == several["valid_other-text_loss"] and default["judges"] != several["judges"]
         assert set(default) == {"step", "valid_loss", "valid_accuracy", "judges"}
-    first, second = (
-        checkpoint.load(str(tmp_path / name / "checkpoints/step-00000004"))[0].parameters for name in ("plain", "named")
-    )
+    places = [str(tmp_path / name / "checkpoints/step-00000004") for name in ("plain", "named")]
+    first, second = (checkpoint.load(place)[0].parameters for place in places)
     assert all(np.array_equal(value, second[name]) for name, value in first.items())
     (events,) = (tmp_path / "named/events").iterdir()
     assert b"eval/other-text_loss" in events.read_bytes()
@@ -100,15 +98,11 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
 
 def test_what_is_no_held_out_set_is_refused(config: Config, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     source = Sources([str(corpus)], layout="sentences")
-    nothing = prepare(
-        Request(source, tokenizer, str(tmp_path / "nothing"), PrepareOptions(valid_fraction=0.0))
-    ).location
+    nothing = prepared(source, tokenizer, tmp_path / "nothing", PrepareOptions(valid_fraction=0.0)).location
     with pytest.raises(StoreError, match="holds no documents out"):
         prepare_run(config(**{"data.validation": nothing}))
     train_tokenizer(source, str(tmp_path / "tokenizer"), vocab_size=300)
-    other = prepare(
-        Request(source, str(tmp_path / "tokenizer"), str(tmp_path / "other"), PrepareOptions(valid_fraction=1.0))
-    )
+    other = prepared(source, str(tmp_path / "tokenizer"), tmp_path / "other", PrepareOptions(valid_fraction=1.0))
     with pytest.raises(StoreError, match="was made with another tokenizer"):
         prepare_run(config(**{"data.validation": {"a": other.location}}))
     for wrong in ({}, {"a b": "s"}, {"a": 1}, ["s"], 3, {1: "s"}):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ import pytest
 import yaml
 from fairseq_files import write_fairseq
 
-from maskwright.config.finetuning import read_finetune_config
-from maskwright.config.pretraining import build_config, read_config
-from maskwright.config.schedule import rate_at
+from maskwright.config.finetuning import build_finetune_config, read_finetune_config
+from maskwright.config.pretraining import build_config
 from maskwright.core.errors import InputError
 from maskwright.data.convert import Conversion, ConvertOptions, convert
 from maskwright.tasks.importing import Script, imported
@@ -48,72 +48,6 @@ def fates(found: Taken) -> dict[str, str]:
     return {row.flag: row.fate for row in found.rows}
 
 
-def test_run_mlm_becomes_the_run_that_its_command_is(tmp_path: Path) -> None:
-    found, values = taken(
-        "run_mlm",
-        "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 --nnodes=2 examples/run_mlm.py "
-        "--model_name_or_path FacebookAI/roberta-base --model_revision abc --train_file 'my corpus.txt' "
-        "--line_by_line --per_device_train_batch_size=16 --gradient_accumulation_steps 4 --max_steps 1000 "
-        "--warmup_ratio 0.06 --bf16 True --weight_decay 0.01 --adam_beta2 0.98 --save_total_limit 3 "
-        "--eval_strategy steps --eval_steps 50 --report_to wandb tensorboard --output_dir out --mystery 3",
-    )
-    assert values["batch"] == {"micro_batch_rows": 16, "virtual_workers": 16}
-    assert values["schedule"] == {"steps": 1000, "kind": "linear", "warmup_share": 0.06}
-    assert values["optimizer"] == {
-        "learning_rate": 5e-5,
-        "beta1": 0.9,
-        "beta2": 0.98,
-        "eps": 1e-8,
-        "weight_decay": 0.01,
-        "max_grad_norm": 1.0,
-    }
-    assert (
-        values["model"]["init_from"] == "hf://FacebookAI/roberta-base@abc" and values["model"]["hidden_dropout"] == 0.1
-    )
-    assert values["engine"] == {"dtype": "bf16"} and values["evaluation"] == {"every_steps": 50}
-    assert values["checkpoint"] == {"save_every_steps": 500, "keep": 3} and values["logging"]["report_to"] == [
-        "tensorboard",
-        "wandb",
-    ]
-    assert found.commands("run.yaml") == [
-        "maskwright data prepare 'my corpus.txt' --tokenizer hf://FacebookAI/roberta-base@abc --to data/store "
-        "--layout lines --valid-fraction 0.05",
-        "maskwright pretrain run.yaml --run out",
-        "maskwright export out --to out-hf",
-    ]
-    assert fates(found)["--mystery"] == "unknown" and fates(found)["--report_to"] == "mapped"
-    assert "unsupported" in table(found.rows)
-    (tmp_path / "run.yaml").write_text(imported("run_mlm", "python run_mlm.py --train_file a.txt")[1])
-    assert read_config(str(tmp_path / "run.yaml")).schedule.epochs == 3.0  # the YAML is one that a run takes
-
-
-@pytest.mark.parametrize(
-    ("flags", "kind"),
-    [
-        ("", "linear"),
-        ("--lr_scheduler_type cosine", "cosine"),
-        ("--lr_scheduler_type polynomial --lr_scheduler_kwargs '{\"power\": 2.0}'", "polynomial"),
-        ("--lr_scheduler_type constant_with_warmup", "constant"),
-    ],
-)
-def test_learning_rates_are_those_of_transformers(flags: str, kind: str) -> None:
-    """After the warm-up, whose first update has a rate above 0 here."""
-    import torch
-    from transformers import get_scheduler
-
-    command = f"python run_mlm.py --train_file a.txt --max_steps 1000 --warmup_steps 100 {flags}"
-    found, values = taken("run_mlm", command)
-    schedule = build_config(values, "test").schedule
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-5)
-    name = found.text("lr_scheduler_type") or "linear"
-    more = json.loads(found.text("lr_scheduler_kwargs") or "{}")
-    theirs = get_scheduler(name, optimizer, 100, 1000, scheduler_specific_kwargs=more).lr_lambdas[0]
-    assert values["schedule"]["kind"] == kind
-    for step in (100, 500, 999):
-        ours = rate_at(schedule, 1000, 100, 5e-5, step)
-        assert ours == pytest.approx(5e-5 * theirs(step), rel=1e-6)
-
-
 def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> None:
     (tmp_path / "runme.sh").write_text(RUNME)
     (tmp_path / "values.env").write_text('MOUNT_POINT="/mnt" # ours\nENV_BUILD_NAME=1\n')
@@ -125,22 +59,13 @@ def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> Non
     assert values["batch"] == {"micro_batch_rows": 2, "virtual_workers": 16_384}
     assert "32,768 rows of 512 tokens in an update" in table(found.rows)
     assert values["schedule"] == {"warmup_steps": 15_000, "steps": 1_500_000, "kind": "linear"}
-    assert values["optimizer"] == {
-        "weight_decay": 0.01,
-        "eps": 1e-6,
-        "beta1": 0.9,
-        "beta2": 0.98,
-        "max_grad_norm": 1.0,
-        "learning_rate": 0.0004,
-    }
+    optimizer = {"learning_rate": 4e-4, "beta1": 0.9, "beta2": 0.98, "eps": 1e-6, "weight_decay": 0.01}
+    assert values["optimizer"] == optimizer | {"max_grad_norm": 1.0}
     assert (values["model"]["hidden_dropout"], values["model"]["attention_dropout"]) == (0.1, 0.1)
     assert values["model"]["size"] == "large" and values["data"]["packing"] == "full_sentences"
     assert values["engine"]["kind"] == "jax" and values["checkpoint"]["save_every_steps"] == 3000
-    assert (
-        found.run == "/mnt/checkpoints-1"
-        and "--tpu=1-tpu" in found.typed.original
-        and "unknown" not in fates(found).values()
-    )
+    assert found.run == "/mnt/checkpoints-1" and "--tpu=1-tpu" in found.typed.original
+    assert "unknown" not in fates(found).values()
     assert found.commands("x")[0] == (
         "maskwright data convert /mnt/shared_pd/shard0 --tokenizer hf://FacebookAI/roberta-base --to data/store"
     )
@@ -166,9 +91,7 @@ def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path: Pat
         for language in ("de", "en"):
             (tmp_path / shard / language).mkdir()
             for ending in ("bin", "idx"):
-                (tmp_path / shard / language / f"train.{ending}").write_bytes(
-                    (tmp_path / shard / f"train.{ending}").read_bytes()
-                )
+                shutil.copy(tmp_path / shard / f"train.{ending}", tmp_path / shard / language)
         for ending in ("bin", "idx"):
             (tmp_path / shard / f"train.{ending}").unlink()
     command = f"fairseq-train {tmp_path}/shard0:{tmp_path}/shard1: --task multilingual_masked_lm --max-update 9"
@@ -184,21 +107,15 @@ def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path: Pat
 @pytest.mark.parametrize(
     ("flags", "fix"),
     [
-        ("--task translation --criterion label_smoothed_cross_entropy --arch transformer_iwslt_de_en", ""),
-        ("--task language_modeling --arch transformer_lm", ""),
-        ("--task denoising --arch bart_large", ""),
-        ("--task audio_pretraining --criterion wav2vec --arch wav2vec", ""),
-        (
-            "--task sentence_prediction --criterion sentence_prediction --arch roberta_base",
-            "for labels, run `maskwright finetune`",
-        ),
-        ("--task masked_lm --criterion cross_entropy --arch roberta_base", ""),
-        ("--task masked_lm --criterion masked_lm --arch bert_base", ""),
-        ("--arch transformer", ""),
+        ("--task translation --criterion label_smoothed_cross_entropy --arch transformer_iwslt_de_en", "use the"),
+        ("--task sentence_prediction --arch roberta_base", "for labels, run `maskwright finetune`"),
+        ("--task masked_lm --criterion cross_entropy --arch roberta_base", "use the"),
+        ("--task masked_lm --criterion masked_lm --arch bert_base", "use the"),
+        ("--arch transformer", "use the"),
     ],
 )
 def test_what_fairseq_trains_besides_masked_tokens_is_refused(flags: str, fix: str) -> None:
-    with pytest.raises(InputError, match=rf"^--(task|criterion|arch): .* masked tokens alone. Fix: {fix or 'use the'}"):
+    with pytest.raises(InputError, match=rf"^--(task|criterion|arch): .* masked tokens alone. Fix: {fix}"):
         taken("fairseq", f"fairseq-train d --max-update 9 {flags}")
 
 
@@ -258,9 +175,10 @@ def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
 
 
 def test_a_token_in_the_command_goes_nowhere() -> None:
-    command = "HF_TOKEN=hf_one run_mlm.py --train_file a.txt --hub_token hf_two --token=hf_three"
+    command = "HF_TOKEN=hf_one run_mlm.py --train_file a.txt --hub_token hf_two --token=hf_three --mystery 3"
     found, text = imported("run_mlm", command)
     assert "hf_" not in text + table(found.rows) and "--hub_token" in text
+    assert fates(found)["--mystery"] == "unknown" and "unsupported" in table(found.rows)
 
 
 NO_DECAY = "--lr_scheduler_type warmup_stable_decay --optim galore_adamw --max_steps 9"
@@ -292,6 +210,23 @@ TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
     ),
     ("run_glue", "python $XLA run_classification.py --train_file a.csv", {}, ("$XLA may start it several times",)),
     # What each flag becomes, and what is said where nothing is the same.
+    ("run_mlm", "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 --nnodes=2 examples/run_mlm.py "
+     "--model_name_or_path FacebookAI/roberta-base --model_revision abc --train_file 'my corpus.txt' --line_by_line "
+     "--per_device_train_batch_size=16 --gradient_accumulation_steps 4 --max_steps 1000 --warmup_ratio 0.06 "
+     "--bf16 True --weight_decay 0.01 --adam_beta2 0.98 --save_total_limit 3 --eval_strategy steps --eval_steps 50 "
+     "--report_to wandb tensorboard --output_dir out",
+     {"batch.micro_batch_rows": 16, "batch.virtual_workers": 16, "schedule.steps": 1000, "schedule.kind": "linear",
+      "schedule.warmup_share": 0.06, "optimizer.learning_rate": 5e-5, "optimizer.beta1": 0.9, "optimizer.beta2": 0.98,
+      "optimizer.eps": 1e-8, "optimizer.weight_decay": 0.01, "optimizer.max_grad_norm": 1.0, "engine.dtype": "bf16",
+      "model.init_from": "hf://FacebookAI/roberta-base@abc", "model.hidden_dropout": 0.1, "evaluation.every_steps": 50,
+      "checkpoint.save_every_steps": 500, "checkpoint.keep": 3, "logging.report_to": ["tensorboard", "wandb"]},
+     ("maskwright data prepare 'my corpus.txt' --tokenizer hf://FacebookAI/roberta-base@abc --to data/store "
+      "--layout lines --valid-fraction 0.05", "maskwright pretrain run.yaml --run out",
+      "maskwright export out --to out-hf", "--report_to: mapped")),
+    ("run_mlm", "run_mlm.py --lr_scheduler_type cosine", {"schedule.kind": "cosine", "schedule.epochs": 3.0}, ()),
+    ("run_mlm", "run_mlm.py --lr_scheduler_type constant_with_warmup", {"schedule.kind": "constant"}, ()),
+    ("run_mlm", "run_mlm.py --lr_scheduler_type polynomial --lr_scheduler_kwargs '{\"power\": 2.0}'",
+     {"schedule.kind": "polynomial", "schedule.power": 2.0, "schedule.final_lr_share": 1e-7 / 5e-5}, ()),
     ("run_mlm", "python run_mlm.py --fp16 False --learning_rate 2e-4", {"engine.dtype": "fp32"}, ()),
     ("run_mlm", "python run_mlm.py --max_steps 1000 --logging_steps 0.01", {"logging.every_steps": 10},
      ("not given, so the script would not train",)),
@@ -392,11 +327,12 @@ flags or of the commands to type."""
 def test_what_is_taken_over_and_what_is_said(
     script: Script, command: str, values: dict[str, Any], said: tuple[str, ...]
 ) -> None:
-    found, _ = imported(script, command)
+    found, text = imported(script, command)
+    build = build_finetune_config if script == "run_glue" else build_config
+    build(yaml.safe_load(text), "the YAML is one that a run takes")
     assert {key: found.values.get(key) for key in values} == values
-    told = "\n".join(
-        [table(found.rows), *found.commands("x"), *(f"{flag}: {fate}" for flag, fate in fates(found).items())]
-    )
+    fated = [f"{flag}: {fate}" for flag, fate in fates(found).items()]
+    told = "\n".join([table(found.rows), *found.commands("run.yaml"), *fated])
     assert [words for words in said if words not in told] == [] and "unknown" not in fates(found).values()
     assert ("--repo-type dataset" in told) is ("--repo-type dataset" in said)
 
@@ -437,9 +373,7 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         words = list(shlex.shlex(line, posix=True, punctuation_chars=True))
         assert ";" not in words and "`" not in words, line
     with pytest.raises(InputError, match=r"^--hub_model_id: 'me/x; touch PWNED #' is not OWNER/NAME"):
-        taken(
-            "run_mlm", "run_mlm.py --train_file a.txt --max_steps 5 --push_to_hub --hub_model_id 'me/x; touch PWNED #'"
-        )
+        taken("run_mlm", "run_mlm.py --train_file a.txt --push_to_hub --hub_model_id 'me/x; touch PWNED #'")
 
 
 @pytest.mark.parametrize(
@@ -448,16 +382,8 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         ("run_mlm", "python run_clm.py", "has no run_mlm.py.* maskwright has no causal models"),
         ("run_mlm", "python run_language_modeling.py --train_data_file a", "without --mlm it trains a causal model"),
         ("run_mlm", "fairseq-hydra-train task.data=d", "give the same values as flags of fairseq-train"),
-        (
-            "run_mlm",
-            "run_mlm.py --do_eval",
-            "without --do_train, it only evaluates .* Fix: use `maskwright evaluate MODEL",
-        ),
-        (
-            "run_glue",
-            "run_glue.py --task_name rte --do_predict",
-            "`maskwright predict MODEL --input FILE --to OUT`; to train, add",
-        ),
+        ("run_mlm", "run_mlm.py --do_eval", "without --do_train, it only evaluates .* Fix: use `maskwright evaluate"),
+        ("run_glue", "run_glue.py --task_name rte --do_predict", "`maskwright predict MODEL --input FILE --to OUT`"),
         ("run_glue", "python run_ner.py --data_dir d", "labels words; begin with the recipe conll2003"),
         ("run_glue", "run_glue.py --task_name imdb", "imdb is not a task of GLUE. Fix: choose one of cola, mnli"),
         ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, whose value needs a shell"),
@@ -466,11 +392,7 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         ("run_mlm", "python run_mlm.py --output_dir out $@", "give --var @=VALUE"),
         ("run_mlm", "python run_mlm.py --bf16 $FLAG", "uses \\$FLAG"),
         ("run_mlm", "python run_mlm.py --train_file ~/a.txt", "give --var HOME=VALUE"),
-        (
-            "run_mlm",
-            "S=6; if x; then S=7; run_mlm.py --seed $S; fi",
-            "has 'if': only assignments and commands are read",
-        ),
+        ("run_mlm", "S=6; if x; then S=7; run_mlm.py --seed $S; fi", "has 'if': only assignments and commands are"),
         ("run_mlm", "run_mlm.py --seed ${S:-7}", "uses \\${S:-7}, whose value needs a shell"),
         ("run_mlm", "S=7; x || S=8; run_mlm.py --seed $S", "uses \\$S"),
         ("run_mlm", "S=7; for S in 1 2; do run_mlm.py --seed $S; done", "has 'for': .* command alone, in single q"),

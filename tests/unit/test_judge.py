@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from maskwright.core.errors import MaskwrightError
-from maskwright.core.pids import this_pid_space
+from maskwright.core import records
+from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.folder import Folder
+from maskwright.core.pids import state_of, this_pid_space
 from maskwright.monitor.run import stop
 from maskwright.monitor.status import whole
+from maskwright.run import heartbeat as module
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.run.heartbeat import Beat
+from maskwright.run.heartbeat import Beat, read_beats
 from maskwright.run.liveness import hung, judge, missing
+from maskwright.training import beats as writer
+from maskwright.training.beats import Beats
 
 NOW = 1_000_000.0
 
@@ -64,6 +71,13 @@ STUCK = [waiting(0, 300), waiting(2, 300), waiting(3, 300)]
 LATE = [beat(rank, doing="step", still=300, since_step=300) for rank in (0, 2, 3)]
 FAR = {"host": "other", "machine": "other"}
 ENDED = [beat(rank, doing="ended", exit=75, reason="lost") for rank in (0, 2, 3)]
+WELL = [replace(one, exit=0, reason="") for one in ENDED]
+ALL_HUNG, ALL_SILENT = (dict.fromkeys(range(4), verdict) for verdict in ("hung", "silent"))
+
+
+def each(**keys: Any) -> list[Beat]:
+    return [beat(rank, **keys) for rank in range(4)]
+
 
 CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "all well": (team(), {}, {}),
@@ -71,11 +85,7 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "gone, at once": (team(beat(1, age=0.1)), {1: "gone"}, {1: "lost"}),
     "gone, and the others ended by it": (team(*ENDED, beat(1, age=4000)), {1: "gone"}, {1: "lost"}),
     "gone far away, and the others ended by it": (team(*ENDED, beat(1, age=4000, **FAR)), {}, {1: "lost"}),
-    "no last word, but the others came to the end": (
-        team(*[replace(one, exit=0, reason="") for one in ENDED], beat(1, age=9)),
-        {1: "gone"},
-        {},
-    ),
+    "no last word, but the others came to the end": (team(*WELL, beat(1, age=9)), {1: "gone"}, {}),
     "gone with its host": (team(*STUCK, beat(1, age=310, **FAR)), {}, {1: "lost"}),
     "one of two on a far host": (
         [waiting(0, 300), beat(1, age=310, **FAR), waiting(2, 300, **FAR), waiting(3, 300)],
@@ -89,34 +99,22 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "far away, its file is old, but all go on": (team(beat(1, age=60, **FAR)), {}, {}),
     "computes while the others wait": (team(*STUCK, beat(1, still=300, since_step=300)), {}, {1: "hung"}),
     "computes for as long as its steps may take": (team(*STUCK, beat(1, still=300, seconds_per_step=20.0)), {}, {}),
-    "compiles its first step": (
-        team(*[beat(rank, doing="step", still=900, seconds_per_step=None, step=0) for rank in range(4)]),
-        {},
-        {},
-    ),
-    "compiles its first step for ever": (
-        team(*[beat(rank, doing="step", still=3600, seconds_per_step=None, step=0) for rank in range(4)]),
-        {},
-        dict.fromkeys(range(4), "hung"),
-    ),
-    "nobody can tell who": (team(*LATE, beat(1, doing="step", still=300)), {}, dict.fromkeys(range(4), "hung")),
-    "all compute for too long, as on devices that run ahead": (
-        team(*[beat(rank, still=300) for rank in range(4)]),
-        {},
-        dict.fromkeys(range(4), "hung"),
-    ),
+    "compiles its first step": (each(doing="step", still=900, seconds_per_step=None, step=0), {}, {}),
+    "compiles it for ever": (each(doing="step", still=3600, seconds_per_step=None, step=0), {}, ALL_HUNG),
+    "nobody can tell who": (team(*LATE, beat(1, doing="step", still=300)), {}, ALL_HUNG),
+    "all compute for too long, as on devices that run ahead": (each(still=300), {}, ALL_HUNG),
     "all late, one is stopped": (team(*LATE, beat(1, doing="step", age=290)), {1: "stopped"}, {1: "hung"}),
     "saving for long, the others wait": (team(*STUCK, beat(1, doing="saving", still=900)), {}, {}),
     "saving for ever": (team(*STUCK, beat(1, doing="saving", still=3600)), {}, {1: "hung"}),
-    "all wait for each other": (team(*STUCK, waiting(1, 290)), {}, dict.fromkeys(range(4), "hung")),
+    "all wait for each other": (team(*STUCK, waiting(1, 290)), {}, ALL_HUNG),
     "its file was old while they went on, then all fell silent": (
         [beat(rank, age=100 + 200 * (rank == 1), **FAR) for rank in range(4)],
         {},
-        dict.fromkeys(range(4), "silent"),
+        ALL_SILENT,
     ),
     "alone and stuck": ([beat(0, world_size=1, still=300)], {0: "alive"}, {0: "hung"}),
     "alone and silent, far away": ([beat(0, world_size=1, age=300)], {}, {0: "silent"}),
-    "all silent, far away": ([beat(rank, age=300) for rank in range(4)], {}, dict.fromkeys(range(4), "silent")),
+    "all silent, far away": (each(age=300), {}, ALL_SILENT),
     "slow": (team(beat(1, busy_seconds_per_step=0.65)), {}, {1: "slow"}),
     "a little slow": (team(beat(1, busy_seconds_per_step=0.55)), {}, {}),
     "slow by less than a host's small work": (
@@ -124,22 +122,13 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
         {},
         {},
     ),
-    "the others wait for the slow one": (
-        team(beat(1, busy_seconds_per_step=0.9), waiting(0, 1), waiting(2, 1), waiting(3, 1)),
-        {},
-        {1: "slow"},
-    ),
-    "two of four slow": (
-        team(beat(1, busy_seconds_per_step=0.9), beat(2, busy_seconds_per_step=0.9)),
+    "two of four slow, for whom the others wait": (
+        team(waiting(0, 1), *[beat(rank, busy_seconds_per_step=0.9) for rank in (1, 2)], waiting(3, 1)),
         {},
         {1: "slow", 2: "slow"},
     ),
     "an engine that cannot tell is not slow": (team(beat(1, doing="step", busy_seconds_per_step=None)), {}, {}),
-    "1,024 ranks beat once a minute": (
-        [beat(rank, age=100, every_seconds=64.0, world_size=1024) for rank in range(1024)],
-        {},
-        {},
-    ),
+    "1,024 ranks beat once a minute": (each(age=100, every_seconds=64.0), {}, {}),
 }
 
 
@@ -148,20 +137,13 @@ def test_who_is_to_blame(case: str) -> None:
     beats, states, expected = CASES[case]
     found = judge(beats, NOW, states)
     assert [one.beat.rank for one in found] == [one.rank for one in beats]
+    assert [one.verdict for one in judge(beats[::-1], NOW, states)][::-1] == [one.verdict for one in found]
     assert {one.beat.rank: one.verdict for one in found if one.verdict not in ("fine", "ended")} == expected
     for one in found:
         if one.verdict in ("lost", "hung", "slow", "silent"):
             assert one.why and one.fix and one.who in one.line() and one.verdict in one.line()
     first_hung = min((rank for rank, verdict in expected.items() if verdict == "hung"), default=None)
     assert hung(beats, NOW, states) == first_hung
-
-
-def test_the_order_of_ranks_does_not_matter() -> None:
-    beats = team(*STUCK, beat(1, age=60))
-    turned = judge(beats[::-1], NOW, {1: "alive"})
-    assert [(one.beat.rank, one.verdict) for one in turned][::-1] == [
-        (one.beat.rank, one.verdict) for one in judge(beats, NOW, {1: "alive"})
-    ]
 
 
 def test_files_of_an_attempt_that_a_supervisor_has_ended_are_no_hang() -> None:
@@ -188,7 +170,7 @@ GOING = Status("training", 70, 100, heartbeat=NOW - 2.0, pid=100)
         (GOING, team(*STUCK, beat(1, age=12)), {1: "stopped"}, 100, "hung", "rank 1"),
         (GOING, team(beat(1)), {1: "gone"}, 100, "lost", "rank 1"),
         (GOING, team(beat(1, busy_seconds_per_step=0.9)), {}, 100, "running", "rank 1 slow"),
-        (GOING, [beat(rank, age=300) for rank in range(4)], {}, None, "silent", "no sign of life"),
+        (GOING, each(age=300), {}, None, "silent", "no sign of life"),
         (replace(GOING, phase="done", exit=0, message="trained"), team(*ENDED), {}, None, "done", "trained"),
         (replace(GOING, phase="failed", exit=3, message="nan"), [], {}, None, "failed", "nan (exit 3)"),
         (replace(GOING, phase="stopped", exit=75, message="x"), [], {}, None, "stopped", "interrupted (exit 75): x"),
@@ -245,3 +227,149 @@ def test_a_start_that_goes_on_with_a_stopped_run_can_be_stopped(tmp_path: Path) 
     assert stop(directory, "stop", 60.0) == f"{tmp_path}: stopped at step 7"
     answer.join()
     assert not (tmp_path / "request.json").exists()
+
+
+# ---- what a process writes of itself ---------------------------------------------------------------------------------
+
+
+class Engine:
+    """One that knows when it waits for the others, or one that does not (`None`)."""
+
+    def __init__(self, waiting: Any = nullcontext) -> None:
+        self.waiting = waiting
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that have passed. No thread writes: `written` does it, when a test wants to look."""
+    now = [0.0]
+    monkeypatch.setattr(writer.threading, "Thread", Mock(return_value=Mock(is_alive=lambda: False)))
+    monkeypatch.setattr(writer.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(writer.time, "time", lambda: 1e9 + now[0])
+    return now
+
+
+def begun(run: Path, rank: int, size: int, start: str = "one", engine: Engine | None = None, attempt: int = 0) -> Beats:
+    return Beats(RunDirectory(str(run)), rank, size, start).begin(engine or Engine(), attempt)  # type: ignore[arg-type]
+
+
+def written(*all_beats: Beats) -> None:
+    for beats in all_beats:
+        beats._write()
+
+
+def found(run: Path) -> list[Beat]:
+    return list(read_beats(Folder(str(run))))
+
+
+def test_what_a_process_does_is_in_its_file(tmp_path: Path, clock: list[float]) -> None:
+    engine = Engine()
+    with begun(tmp_path, 0, 2, engine=engine, attempt=3) as beats:
+        written(beats)
+        (first,) = found(tmp_path)
+        assert (first.doing, first.attempt, first.pid, first.world_size) == ("starting", 3, os.getpid(), 2)
+        assert state_of(first.pid, first.pid_started) == "alive"
+        for step in range(25):
+            beats.begin_step(step)
+            clock[0] += 2
+            with engine.waiting():
+                clock[0] += 4
+            beats.end_step(step + 1)
+        written(beats)
+        (after,) = found(tmp_path)
+        assert (after.doing, after.step) == ("computing", 25)
+        assert (after.seconds_per_step, after.busy_seconds_per_step) == (6.0, 2.0)
+        with engine.waiting():
+            clock[0] += 30
+            written(beats)
+            (waits,) = found(tmp_path)  # its thread writes, its main thread stands
+            assert (waits.doing, waits.time - waits.moved) == ("waiting", 30.0)
+        beats.look("saving", 25)
+        written(beats)
+        assert found(tmp_path)[0].doing == "saving"
+    (last,) = found(tmp_path)
+    assert (last.doing, last.exit, last.step) == ("ended", 0, 25)
+    assert os.listdir(tmp_path / "processes") == ["rank-00000.json"]
+
+
+def test_how_it_ended_is_its_last_word(tmp_path: Path) -> None:
+    """With the thread as it is."""
+    for error, told in ((StoppedEarly("SIGTERM: stopped at step 4"), (75, "SIGTERM: stopped at step 4")),
+                        (OSError("no"), (1, "no"))):  # fmt: skip
+        with pytest.raises(type(error)), begun(tmp_path, 0, 1):
+            raise error
+        assert (found(tmp_path)[0].exit, found(tmp_path)[0].message) == told
+
+
+def test_an_engine_that_cannot_tell_says_step(tmp_path: Path, clock: list[float]) -> None:
+    beats = begun(tmp_path, 0, 2, engine=Engine(None))
+    for step in range(30):
+        beats.begin_step(step)
+        clock[0] += 1
+        beats.end_step(step + 1)
+    written(beats)
+    (one,) = found(tmp_path)
+    assert (one.doing, one.step, one.seconds_per_step, one.busy_seconds_per_step) == ("step", 30, 1.0, None)
+
+
+def test_a_host_without_the_folder_writes_nothing_and_makes_nothing(tmp_path: Path, clock: list[float]) -> None:
+    there, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    written(begun(elsewhere, 1, 2))
+    assert os.listdir(tmp_path) == []
+    # A folder of that name, with another start in it, is another run's.
+    written(begun(there, 0, 2, attempt=2), begun(there, 1, 2, "another"))
+    assert os.listdir(there / "processes") == ["rank-00000.json"]
+    written(begun(there, 1, 2))
+    assert found(there)[1].attempt == 2  # as process 0 says
+
+
+def test_files_of_earlier_starts_do_not_count(tmp_path: Path, clock: list[float]) -> None:
+    larger = [begun(tmp_path, rank, 4) for rank in range(4)]
+    written(*larger)
+    assert len(found(tmp_path)) == 4
+    late = tmp_path / module.FOLDER / module.file_name(1)
+    content = late.read_bytes()
+    # A new start with fewer ranks, while processes of the old one are still there, as after a long suspension.
+    written(*(begun(tmp_path, rank, 2, "two") for rank in range(2)))
+    written(*larger)
+    for old in larger:
+        old.end(0, "")
+    assert [beat.start for beat in found(tmp_path)] == ["two", "two"]
+    late.write_bytes(content)  # by a process of before, which looked whose folder it is just before the new start
+    assert [beat.rank for beat in found(tmp_path)] == [0]
+
+
+def test_a_write_that_fails_is_said_once_and_costs_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    (tmp_path / "processes").write_text("a file")
+    written(begun(tmp_path, 0, 1))
+    assert capsys.readouterr().err.count("warning") == 1
+    (tmp_path / "processes").unlink()
+    beats = begun(tmp_path, 0, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(module.os, "replace", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+        written(*[beats] * 4)
+    beats.look("training", 7)
+    written(beats)  # and goes on when the disk is back
+    assert found(tmp_path)[0].step == 7 and capsys.readouterr().err.count("no heartbeat can be written") == 1
+    assert os.listdir(tmp_path / "processes") == ["rank-00000.json"]
+
+
+def test_many_ranks_beat_seldom(tmp_path: Path) -> None:
+    run = RunDirectory(str(tmp_path))
+    assert [Beats(run, 0, size).every_seconds for size in (1, 64, 1024)] == [5.0, 5.0, 64.0]
+
+
+def test_a_broken_file_is_passed_over(tmp_path: Path, clock: list[float]) -> None:
+    written(begun(tmp_path, 0, 2))
+    folder = tmp_path / "processes"
+    good = json.loads((folder / "rank-00000.json").read_bytes())
+    for content in ("", "{", "[]", "null", '{"rank": 1}', json.dumps(good | {"rank": True})):
+        (folder / "rank-00001.json").write_text(content)
+        assert [beat.rank for beat in found(tmp_path)] == [0], content
+    assert records.read(Beat, None) is None
+    assert records.read(Beat, json.dumps(good | {"key of a later version": 1}).encode()) is not None
+    for name in ("rank-00001.json", "rank-1.json"):
+        (folder / name).write_text(json.dumps(good | {"rank": 1}))
+    assert [beat.rank for beat in found(tmp_path)] == [0, 1]

@@ -145,10 +145,7 @@ def test_numbers_are_judged_as_scipy_does() -> None:
     ("table", "said"),
     [
         ([[0, 9, 1], [0, 1, 9], [9, 0, 0]], "3 labels are predicted as another of them ('O' as 'B-PER', 'B-PER' as"),
-        (
-            [[9, 0, 0], [0, 1, 9], [0, 9, 1]],
-            "2 labels are predicted as another of them ('B-PER' as 'I-PER', 'I-PER' as",
-        ),
+        ([[9, 0, 0], [0, 1, 9], [0, 9, 1]], "2 labels are predicted as another of them ('B-PER' as 'I-PER', 'I-"),
         ([[0, 9, 0], [0, 9, 0], [0, 9, 0]], None),
         ([[9, 0, 0], [0, 5, 5], [0, 9, 1]], None),
         ([[0, 4, 0], [4, 0, 0], [0, 0, 9]], None),
@@ -215,9 +212,8 @@ def test_words_that_were_cut_count_as_missed() -> None:
     gold = [("B-PER", "O", "B-LOC", "O"), ("O", "B-LOC")]
     labels = ("B-LOC", "B-PER", "O")
     examples = [Example("a", 1, words=("w",) * len(tags), labels=tags) for tags in gold]
-    kept = WordTargets(
-        *(np.array(v, np.int32) for v in ([1, 2, 1, 3], [0, 1, 0, 1], [1, 2, 2, 0])), np.array([0, 2, 4])
-    )
+    columns = (np.array(v, np.int32) for v in ([1, 2, 1, 3], [0, 1, 0, 1], [1, 2, 2, 0]))
+    kept = WordTargets(*columns, np.array([0, 2, 4]))
     encoded = EncodedRows(np.zeros(8, np.int32), np.array([0, 4, 8]), np.arange(2, dtype=np.int32), kept, None, 2)
     task = Task(kind="token_classification")
     right = np.eye(3, dtype=np.float32)[kept.tag] * 9.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import random
 from pathlib import Path
@@ -87,9 +88,7 @@ def test_vectors_of_0_and_1_are_labels_by_their_places(kind: str, as_written: An
     task = reading(path, Task(kind="multi_label_classification", labels=labels))
     names = "abcd" if labels else "0123"
     found = [one.labels for one in read_examples(str(path), task)]
-    assert found == [
-        tuple(name for name, is_there in zip(names, vector, strict=True) if is_there) for vector in VECTORS
-    ]
+    assert found == [tuple(itertools.compress(names, vector)) for vector in VECTORS]
     assert any(note.startswith("the labels are vectors of 0 and 1, whose positions are") for note in task.notes)
     assert task.class_names == (() if labels else ("0", "1", "2", "3"))
 
@@ -116,9 +115,7 @@ def test_records_without_a_vector_among_vectors_are_faults(tmp_path: Path) -> No
     path = tmp_path / "a.jsonl"
     lists = [*VECTORS, [1, 0], [], [2], *VECTORS]
     path.write_text("".join(json.dumps({"text": "x", "labels": one}) + "\n" for one in lists))
-    assert fails(path, SEVERAL).startswith(
-        "FILE:4: has no vector of 0 and 1 with 4 positions, unlike most records. Fix: "
-    )
+    assert fails(path, SEVERAL).startswith("FILE:4: has no vector of 0 and 1 with 4 positions, unlike most records. F")
     skipping = reading(path, SEVERAL, on_bad_input="skip")
     found = [one.labels for one in read_examples(str(path), skipping)]
     assert found == [("0", "2"), (), ("1", "2", "3")] * 2 and len(skipping.skipped) == 3
@@ -138,23 +135,17 @@ COMMENTS = "#MeToo O\n# O\n\n# id a-b\tdomain=en\n# x = y\nParis B-LOC\n"  # wor
 NAMES_IN_CELLS = {"[2,3]": "2 3", "['a', 'b']": "a b", '[""a"", ""b""]': "a b", "['a' 'b']": "a b", "{'a', 'b'}": "a b"}
 NAMES_IN_CELLS |= {"{'a': 1, 'b': 0}": "a", "[]": "", "[0, 1]": "0 1", "": ""}
 GLUE = {
-    "sentence label": ("sentence", None, "label"),
-    "index sentence1 sentence2 label": ("sentence1", "sentence2", "label"),
-    "index question sentence label": ("question", "sentence", "label"),
-    "id qid1 qid2 question1 question2 is_duplicate": ("question1", "question2", "is_duplicate"),
-    "index genre sentence1_parse sentence1 sentence2 label1 gold_label": ("sentence1", "sentence2", "gold_label"),
-    "index genre filename year source1 source2 sentence1 sentence2 score": ("sentence1", "sentence2", "score"),
+    "sentence label": "sentence > label",
+    "index sentence1 sentence2 label": "sentence1 | sentence2 > label",
+    "index question sentence label": "question | sentence > label",
+    "id qid1 qid2 question1 question2 is_duplicate": "question1 | question2 > is_duplicate",
+    "index genre sentence1_parse sentence1 sentence2 label1 gold_label": "sentence1 | sentence2 > gold_label",
+    "index genre filename year source1 source2 sentence1 sentence2 score": "sentence1 | sentence2 > score",
 }
 """The header lines of GLUE's sets. CoLA has none, and MRPC's names are its own: these two need data.text and label."""
 READ: list[tuple[str, str, Task, dict[str, Any], list[str]]] = [
     # (name, content, task, keys of data, `LINE TEXT > LABELS` of each example)
-    (
-        "a.csv",
-        '"2","T","B, c"\n"1","T","B"\n',
-        WORLD,
-        {"text": [1, 2], "label": 0},
-        ["1 T B, c > Sports", "2 T B > World"],
-    ),
+    ("a.csv", '2,T,"B, c"\n1,T,B\n', WORLD, {"text": [1, 2], "label": 0}, ["1 T B, c > Sports", "2 T B > World"]),
     ("a.csv", "n,text, label,n\n1,x,a,2\n", Task(), {}, ["2 x > a"]),  # what is not read may be there twice
     ("a.csv", "0,1\nx,a\n", Task(), PLACES, ["2 x > a"]),  # of pandas, for columns without names
     ("a.csv", ",0,1\n7,x,a\n", Task(), PLACES, ["2 x > a"]),
@@ -169,20 +160,8 @@ READ: list[tuple[str, str, Task, dict[str, Any], list[str]]] = [
         [f"{line} x > {names}" for line, names in enumerate(NAMES_IN_CELLS.values(), 2)],
     ),
     ("a.jsonl", '{"text": "a", "labels": [3, 1]}\n{"text": "b", "labels": []}\n', SEVERAL, {}, ["1 a > 3 1", "2 b > "]),
-    (
-        "a.jsonl",
-        "".join(f'{{"text": "a", "label": {one}}}\n' for one in ("1", "1.0", "true")),
-        Task(),
-        {},
-        ["1 a > 1", "2 a > 1", "3 a > true"],
-    ),
-    (
-        "a.tsv",
-        "sentence1\tsentence2\tscore\na\tb\t3.25\nc\td\t-1e2\n",
-        NUMBERS,
-        {},
-        ["2 a | b > 3.25", "3 c | d > -100.0"],
-    ),
+    ("a.jsonl", '{"text": "a", "label": 1.0}\n{"text": "a", "label": true}\n', Task(), {}, ["1 a > 1", "2 a > true"]),
+    ("a.tsv", "sentence1\tsentence2\tscore\na\tb\t-1e2\n", NUMBERS, {}, ["2 a | b > -100.0"]),
     ("a.jsonl", '{"tokens": ["A", "b"], "ner_tags": [3, 0]}\n', NAMED_TAGS, {}, ["1 A|b > B-X O"]),
     ("a.jsonl", '{"sentence_id": 4, "words": ["a", "b"], "labels": ["O", "O"]}\n', TOKENS, {}, ["1 a|b > O O"]),
     ("a.conll", CONLL, TOKENS, {}, ["3 EU|rejects > B-ORG O", "6 #|. > O O"]),
@@ -192,16 +171,7 @@ READ: list[tuple[str, str, Task, dict[str, Any], list[str]]] = [
     ("a.conll", COMMENTS, TOKENS, {}, ["1 #MeToo|# > O O", "6 Paris > B-LOC"]),
     ("a.txt", "en:R.H.\tB-PER\nen:a:b\tO\n\nen:(\tO\n", TOKENS, {}, ["1 R.H.|a:b > B-PER O", "4 ( > O"]),  # WikiANN
     ("a.txt", "en:R.H.\tB-PER\nde:x\tO\n", TOKENS, {}, ["1 en:R.H.|de:x > B-PER O"]),
-    *(
-        (
-            "train.tsv",
-            "\n".join("\t".join(row) for row in (header.split(), header.split())) + "\n",
-            Task(),
-            {},
-            [f"2 {text} | {pair} > {label}" if pair else f"2 {text} > {label}"],
-        )
-        for header, (text, pair, label) in GLUE.items()
-    ),
+    *(("a.tsv", f"{one}\n{one}\n".replace(" ", "\t"), Task(), {}, [f"2 {read}"]) for one, read in GLUE.items()),
 ]
 
 
@@ -316,9 +286,8 @@ def test_class_names_of_spans_are_their_labels(name: str, of_lists: bool, tmp_pa
     feature = {"start": {"dtype": "int32", "_type": "Value"}, "label": CLASS}
     records = [{"text": "Eva is", "spans": lists if of_lists else spans, "raw": "unread"}]
     records.append({"text": "No", "spans": {"start": [], "end": [], "label": []} if of_lists else [], "raw": "y"})
-    path = hub_file(
-        tmp_path / name, records, "spans", {"feature": feature, "_type": "Sequence"} if of_lists else [feature]
-    )
+    schema = {"feature": feature, "_type": "Sequence"} if of_lists else [feature]
+    path = hub_file(tmp_path / name, records, "spans", schema)
     file = next(file for file in tmp_path.rglob(Path(name).name))
     file.write_bytes(file.read_bytes().replace(b"unread", b"\xffnread"))
     assert [one.labels for one in read(path, TOKENS)] == [("B-Tech", "B-World"), ("O",)]
@@ -328,9 +297,8 @@ def test_class_names_of_spans_are_their_labels(name: str, of_lists: bool, tmp_pa
 
 
 def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path: Path) -> None:
-    folder = hub_file(
-        tmp_path / "saved" / "d.arrow", [{"text": "a", "label": -1}, {"text": "b", "label": 1}], "label", CLASS
-    )
+    records = [{"text": "a", "label": -1}, {"text": "b", "label": 1}]
+    folder = hub_file(tmp_path / "saved" / "d.arrow", records, "label", CLASS)
     assert "record 1: has the label -1, which means none (3 are named)" in fails(folder)
     skipping = reading(folder, on_bad_input="skip")
     assert [one.text for one in read_examples(str(folder), skipping)] == ["b"] and len(skipping.skipped) == 1
@@ -409,11 +377,8 @@ def test_tables_with_one_word_a_row_are_sentences(name: str, tmp_path: Path) -> 
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
         assert [(one.words, one.labels) for one in read(tmp_path / "a.parquet", TOKENS)] == expected
     columns = {"text": "words", "label": "labels"} if name[0] == "a" and "words" in ONE_WORD_A_ROW[name] else {}
-    assert [one.line for one in read(tmp_path / name, TOKENS, **columns)] == {
-        "a.jsonl": [1, 3],
-        "a.txt": [2, 5],
-        "a.conll": [2, 5],
-    }.get(name, [2, 4])
+    lines = {"a.jsonl": [1, 3], "a.txt": [2, 5], "a.conll": [2, 5]}.get(name, [2, 4])
+    assert [one.line for one in read(tmp_path / name, TOKENS, **columns)] == lines
 
 
 PAID = "Mrs Eva Brandt paid in Lima."
@@ -428,44 +393,22 @@ REGIONS = [
 OFFSETS = {"start": 4, "end": 14}, {"start": 23, "end": 27}
 SPANS = [OFFSETS[0] | {"label": "PER"}, OFFSETS[1] | {"label": "LOC"}]
 LISTED = [[4, 14, "PER"], [23, 27, "LOC"]]
-ANNOTATED: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
-    "doccano": ([{"id": 1, "text": PAID, "label": LISTED}], {}),
-    "doccano, empty first": ([{"text": "No one.", "label": []}, {"text": PAID, "label": LISTED}], {}),
-    "newer doccano": (
-        [
-            {"id": 1, "text": PAID, "Comments": [], "relations": []}
-            | {"entities": [{"start_offset": n, "end_offset": m, "label": k, "id": n} for n, m, k in LISTED[::-1]]}
-        ],
-        {},
-    ),
-    "Prodigy": (
-        [
-            {"text": PAID, "tokens": [{"text": "Mrs", "start": 0, "end": 3, "id": 0}], "answer": "accept"}
-            | {"spans": [SPANS[0] | {"token_start": 1, "token_end": 2}, SPANS[1] | {"token_start": 5, "token_end": 5}]}
-        ],
-        {},
-    ),
-    "Label Studio": (
-        [
-            {"id": 1, "data": {"text": PAID, "source": "x"}, "predictions": []}
-            | {"annotations": [{"was_cancelled": True, "result": []}, {"result": REGIONS}]}
-        ],
-        {},
-    ),
-    "Label Studio, a key of its own": (
-        [{"data": {"body": PAID, "title": "x"}, "annotations": [{"result": REGIONS}]}],
-        {"text": "body"},
-    ),
-    "Label Studio, short": (
-        [{"id": 1, "text": PAID, "label": [REGIONS[0]["value"], REGIONS[2]["value"]], "annotator": 1}],
-        {},
-    ),
-    "texts with words beside": ([{"tokens": ["x"], "text": PAID, "entities": [SPANS[0], LISTED[1]]}], {}),
-    "GLiNER": ([{"tokenized_text": [*PAID_WORDS], "ner": [[1, 2, "PER"], [5, 5, "LOC"]]}], {}),
-    "Argilla": ([{"text": PAID, "annotation": [["PER", 4, 14], ["LOC", 23, 27]]}], {}),
-    "spaCy": ([{"text": PAID, "ents": SPANS}], {}),
-    "own names, outer white space, twice the same": (
-        [{"body": PAID, "marks": [[3, 15, "PER"], LISTED[1], LISTED[1]]}],
+ENTITIES = [{"start_offset": start, "end_offset": end, "label": name} for start, end, name in LISTED[::-1]]
+ON_TOKENS = [SPANS[0] | {"token_start": 1, "token_end": 2}, SPANS[1] | {"token_start": 5, "token_end": 5}]
+CANCELLED = {"was_cancelled": True, "result": []}
+ANNOTATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "doccano": ({"id": 1, "text": PAID, "label": LISTED}, {}),
+    "newer doccano": ({"text": PAID, "Comments": [], "relations": [], "entities": ENTITIES}, {}),
+    "Prodigy": ({"text": PAID, "tokens": [{"text": "Mrs", "id": 0}], "answer": "accept", "spans": ON_TOKENS}, {}),
+    "Label Studio": ({"data": {"text": PAID, "x": "y"}, "annotations": [CANCELLED, {"result": REGIONS}]}, {}),
+    "its own key": ({"data": {"body": PAID, "x": "y"}, "annotations": [{"result": REGIONS}]}, {"text": "body"}),
+    "Label Studio, short": ({"id": 1, "text": PAID, "label": [REGIONS[0]["value"], REGIONS[2]["value"]]}, {}),
+    "texts with words beside": ({"tokens": ["x"], "text": PAID, "entities": [SPANS[0], LISTED[1]]}, {}),
+    "GLiNER": ({"tokenized_text": [*PAID_WORDS], "ner": [[1, 2, "PER"], [5, 5, "LOC"]]}, {}),
+    "Argilla": ({"text": PAID, "annotation": [["PER", 4, 14], ["LOC", 23, 27]]}, {}),
+    "spaCy": ({"text": PAID, "ents": SPANS}, {}),
+    "outer white space, twice the same": (
+        {"body": PAID, "marks": [[3, 15, "PER"], LISTED[1], LISTED[1]]},
         {"text": "body", "label": "marks"},
     ),
 }
@@ -473,7 +416,8 @@ ANNOTATED: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("tool", ANNOTATED)
 def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path) -> None:
-    records, data = ANNOTATED[tool]
+    record, data = ANNOTATED[tool]
+    records = [{"text": "No one.", "label": []}, record] if tool == "doccano" else [record]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (tmp_path / "a.json").write_text(json.dumps(records))
     paths = [tmp_path / "a.jsonl", tmp_path / "a.json"]
@@ -516,16 +460,10 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ({"label": None}, "has no list of spans in 'label'. Fix: delete the record, or write an empty list"),
         ({"text": "", "label": []}, "has no words"),
         ({"text": ["Eva"], "label": [[0, 1, "PER"]]}, "has no column with a usual name for the text"),
-        (
-            {"text": None, "words": ["Eva"], "entities": [{"start": 0, "end": 1, "type": "PER"}]},
-            "has words in 'words' and spans of them, which may end at the last word or after it",
-        ),
+        ({"text": None, "words": ["Eva"], "ents": [{"start": 0, "end": 1, "type": "PER"}]}, "has words in 'words' and"),
         ({"text": None, "tokenized_text": ["Eva"], "ner": [[0, 1, "PER"]]}, "span 0 to 2, 'Eva' (PER) is not inside t"),
         ({"text": None, "data": {"text": PAID}, "annotations": []}, "is not annotated. Fix: delete the record"),
-        (
-            {"text": None, "data": {"a": "x", "b": "y"}, "annotations": []},
-            "has no text with a usual name in 'data' (keys: a, b). Fix: name it as data.text",
-        ),
+        ({"text": None, "data": {"a": "x", "b": "y"}, "annotations": []}, "has no text with a usual name in 'data' (k"),
     ],
 )
 def test_mistakes_in_spans(record: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -585,21 +523,17 @@ def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
         ("What?", "As Éva says.", (), "q1", 1),
         ("Who?", "As Éva says.", (("Éva", 3),), "q2", 2),
     ]
-    record = {
-        "id": "q2",
-        "question": "Who?",
-        "context": "As Éva says.",
-        "answers": {"text": ["Éva"], "answer_start": [3]},
-    }
+    asked = {"id": "q2", "question": "Who?", "context": "As Éva says."}
+    record = asked | {"answers": {"text": ["Éva"], "answer_start": [3]}}
     (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
     (tmp_path / "lines.json").write_text(json.dumps(record) + "\n" + json.dumps(record) + "\n")
     (tmp_path / "field.json").write_text(json.dumps({"data": [record]}, indent=1))
     pq.write_table(pa.Table.from_pylist([record]), tmp_path / "a.parquet")
-    listed = {**record, "answers": [{"text": "Éva", "answer_start": 3}]}
-    (tmp_path / "list.jsonl").write_text(json.dumps(listed) + "\n" + json.dumps({**listed, "answers": []}) + "\n")
+    listed = asked | {"answers": [{"text": "Éva", "answer_start": 3}]}
+    (tmp_path / "list.jsonl").write_text(json.dumps(listed) + "\n" + json.dumps(asked | {"answers": []}) + "\n")
     pq.write_table(pa.Table.from_pylist([listed]), tmp_path / "list.parquet")
     assert read(tmp_path / "list.jsonl", QUESTIONS)[1].answers == ()
-    (tmp_path / "one.jsonl").write_text(json.dumps({**record, "answers": {"text": "Éva", "answer_start": 3}}))
+    (tmp_path / "one.jsonl").write_text(json.dumps(asked | {"answers": {"text": "Éva", "answer_start": 3}}))
     for name in ("a.jsonl", "lines.json", "field.json", "a.parquet", "list.jsonl", "list.parquet", "one.jsonl"):
         one = read(tmp_path / name, QUESTIONS)[0]
         assert (one.text, one.text_pair, one.answers, one.key) == ("Who?", "As Éva says.", (("Éva", 3),), "q2")
@@ -664,6 +598,15 @@ def test_answers_elsewhere_are_placed_and_counted(context: str, start: int, said
         ("a.csv", CELLS, {"label": ["toxic", "labels"]}, "FILE:2: column 'labels' is 'x|y |x', not 0 or 1"),
         ("a.csv", 'text,label\nx,"[0, 1, 0]"\n', {}, "FILE:2: column 'label' is a vector of 0 and 1, not one label"),
         ("a.csv", "text,label\nx,\"['a']\"\n", {}, "FILE:2: column 'label' is list, not one label. Fix: write"),
+        *(
+            (
+                "a.tsv",
+                f"text\tscore\na\t3.25\nc\t{one}\n",
+                {},
+                f"FILE:3: label '{one}' in column 'score' is not a number",
+            )
+            for one in ("high", "nan", "")
+        ),
     ],
 )
 def test_mistakes_in_tables(name: str, content: str, data: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -672,14 +615,8 @@ def test_mistakes_in_tables(name: str, content: str, data: dict[str, Any], messa
     path.write_text(content)
     if "text" not in data and "label" in data:
         data = {**data, "text": "text"}
-    assert fails(path, SEVERAL if isinstance(data.get("label"), list) else Task(), **data).startswith(message)
-
-
-@pytest.mark.parametrize("wrong", ["high", "nan", ""])
-def test_regression_labels_are_numbers(wrong: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text(f"sentence1\tsentence2\tscore\na\tb\t3.25\nc\td\t{wrong}\n")
-    assert fails(path, NUMBERS).startswith(f"FILE:3: label '{wrong}' in column 'score' is not a number")
+    task = NUMBERS if "score" in content else SEVERAL if isinstance(data.get("label"), list) else Task()
+    assert fails(path, task, **data).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -725,13 +662,6 @@ def test_skipped_records_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     skipping = reading(path, on_bad_input="skip")
     assert [one.text for one in read_examples(str(path), skipping)] == ["a", "c"]
     assert [one.where for one in skipping.skipped] == [f"{path}:3", f"{path}:4"]
-
-
-def test_a_pickle_is_refused_with_its_conversion(tmp_path: Path) -> None:
-    path = tmp_path / "df.pickle.gz"
-    path.write_bytes(gzip.compress(b"\x80\x05\x95"))
-    for task in (Task(), TOKENS):
-        assert "pandas.read_pickle('FILE').to_json('df.jsonl', orient='records'" in fails(path, task)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import time
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from maskwright.cli.main import run as command
-from maskwright.core.errors import InputError
+from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.pids import pid_started, this_pid_space
+from maskwright.launch.follow import until_over
 from maskwright.monitor.logs import RESTART_SECONDS, GrowingLog, follow, show
 from maskwright.monitor.status import look
 from maskwright.run import grown
@@ -109,9 +111,9 @@ class Run:
         assert host is None
         self.lines.append(line)
 
-    def follow(self, lines: int | None = None) -> int:
+    def follow(self) -> int:
         folder = str(self.folder)
-        return follow(folder, lines, write=self.take, clock=lambda: self.now, sleep=self.sleep)
+        return follow(folder, None, write=self.take, clock=lambda: self.now, sleep=self.sleep)
 
 
 @pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 3), ("stopped", 76)])
@@ -218,3 +220,46 @@ def test_a_document_for_each_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == documents
     assert command(["logs", str(run.folder), "--lines", "1"]) == 0
     assert capsys.readouterr().out == "https://***@host/x\n"
+
+
+# ---- following a job -------------------------------------------------------------------------------------------------
+
+
+def cloud(reason: str) -> CloudError:
+    return CloudError("no", reason=reason)
+
+
+@pytest.mark.parametrize("reason", ["unreached", "failed", "quota"])
+def test_an_error_that_may_pass_is_shown_once(reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answers: Iterator[MaskwrightError | str | None] = iter([cloud(reason), cloud(reason), None, cloud(reason), "end"])
+
+    def poll() -> str | None:
+        answer = next(answers)
+        if isinstance(answer, MaskwrightError):
+            raise answer
+        return answer
+
+    rounds: list[int] = []
+    assert until_over(poll, "ray:1", 0.0, meanwhile=lambda: rounds.append(1)) == "end"
+    assert capsys.readouterr().err.count("the job continues; trying again") == 2  # it had passed in between
+    assert len(rounds) == 4
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *map(cloud, ("permission", "credentials", "missing", "disabled", "other")),
+        MaskwrightError("no"),
+        InputError("no"),
+        StoppedEarly("no longer followed"),
+    ],
+    ids=str,
+)
+def test_any_other_error_ends_the_following_at_once(error: MaskwrightError, capsys: pytest.CaptureFixture[str]) -> None:
+    def poll() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        until_over(poll, "ray:1", 60.0)
+    is_failure = not isinstance(error, StoppedEarly)
+    assert raised.value is error and ("`maskwright stop ray:1` ends it" in capsys.readouterr().err) == is_failure
