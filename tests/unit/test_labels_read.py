@@ -688,7 +688,12 @@ def test_regression_labels_are_numbers(wrong: str, tmp_path: Path) -> None:
         ("a.txt", "a\tO\nb\n\nc\tO\n", {}, "FILE:2: has 1 columns, but the first word has 2"),
         ("a.txt", "a\tO\n\t O\n", {}, "FILE:2: has no word"),
         ("a.txt", "a\tO\nb\t\n", {}, "FILE:2: has no tag"),
-        ("a.tsv", '1\t"[{""start"": 0}]"\n', {}, "FILE:1: has a list as its tag, '\"[{\"\"start\"\": 0}]\"'. Fix: give spans"),
+        (
+            "a.tsv",
+            '1\t"[{""start"": 0}]"\n',
+            {},
+            'FILE:1: has a list as its tag, \'"[{""start"": 0}]"\'. Fix: give spans',
+        ),
         ("a.txt", "a\n", {}, "FILE:1: has one column, but no tags"),
         ("a.txt", "b O\n#a\n", {}, "FILE:2: has 1 columns, but the first word has 2"),
         ("a.conllu", "# text = A b\n1\tA\tX\n2\tb\tY\n\n1\tc\tX\n", {}, "FILE:2: has a first column that counts the"),

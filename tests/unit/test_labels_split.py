@@ -250,7 +250,10 @@ def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
         assert len(found.train) + len(found.validation) == 180 and not sides[0] & sides[1] and sides[1]
         assert ("doc 0" in sides[0]) == ("doc 2" in sides[0])
     said = f"test: 1 example of groups of the train split (first: 'doc 5', {tmp_path / 'test.csv'}:2)"
-    assert [line for line in found.report.warnings() if "groups" in line] in ([said], [said.replace("train", "validation")])
+    assert [line for line in found.report.warnings() if "groups" in line] in (
+        [said],
+        [said.replace("train", "validation")],
+    )
     (tmp_path / "a.conll").write_text("a O\nb B-X\n\nc O\n")
     with pytest.raises(InputError, match=r"data.group is 'source', but these files give no groups. Fix: write a table"):
         read_dataset(LabelledData(train=str(tmp_path / "a.conll"), group="source"), TOKENS, 0)

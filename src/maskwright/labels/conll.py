@@ -58,7 +58,7 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
                     raise Unusable(what, "repair the line: each holds one word")
                 if not cells[word].strip() or (reading.labelled and not cells[tag].strip()):
                     raise Unusable("has no word" if not cells[word].strip() else "has no tag", "repair the line")
-                if reading.labelled and cells[tag].lstrip("\"").startswith(("[{", "[[")):
+                if reading.labelled and cells[tag].lstrip('"').startswith(("[{", "[[")):
                     what = f"has a list as its tag, {cells[tag]!r:.40}"
                     raise Unusable(what, "give spans of texts as JSON (.json, .jsonl), as annotation tools export them")
             words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
