@@ -99,14 +99,9 @@ def roles_of(table: Table, reading: Reading) -> Roles:
         reading.class_names = tuple(renamed(str(number), roles, reading) for number in range(len(roles.class_names)))
         reading.note(f"{table.name} names the labels 0 to {len(roles.class_names) - 1}: {listed(reading.class_names)}")
     pairs = [] if pair is None else [pair]
-    for named, columns in (
-        ("data.text", text),
-        ("data.text_pair", pairs),
-        ("data.label", label),
-        ("data.group", group),
-    ):
+    for key_name, columns in zip(("text", "text_pair", "label", "group"), (text, pairs, label, group), strict=True):
         for column in columns:
-            table.require(column, _name_it("another", named, table))
+            table.require(column, _name_it("another", f"data.{key_name}", table))
     if not data.has_header and not reading.labelled:  # then a header line raises no error
         names = " and ".join(map(str, [*text, *pairs]))
         reading.note(f"the text is column {names}, and the first line is a text too, since no header line is expected")

@@ -105,7 +105,8 @@ def encode(
     question that is too long.
 
     Ids equal the ids of `transformers`: its template, longest-first truncation of pairs at the tokenizer's
-    `truncation_side` (but of questions' contexts), special tokens in a text recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
+    `truncation_side` (but of questions' contexts), special tokens in a text recognised; words as with
+    `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
     """
     tokenizer = open_tokenizer(tokenizer_folder, words=task.kind == "token_classification")
     side = _side_that_is_cut(tokenizer_folder)

@@ -22,8 +22,8 @@ MEAN, FIRST_TOKEN = ("mean", "pooling_mode_mean_tokens"), ("cls", "pooling_mode_
 
 def pooling_of(folder: str) -> tuple[bool, bool]:
     """(whether a vector is the state of the first token, instead of the mean over all; whether it is divided by its
-    length), by the modules of a folder. Raises `InputError` for modules that do more, and for a folder of another class,
-    such as a CrossEncoder, whose pairs get scores and no vectors."""
+    length), by the modules of a folder. Raises `InputError` for modules that do more, and for a folder of another
+    class, such as a CrossEncoder, whose pairs get scores and no vectors."""
     kinds = {str(one.get("type")).rpartition(".")[2]: str(one.get("path")) for one in _read(folder, MODULES) or ()}
     pooling = ("Pooling" in kinds and _read(folder, kinds["Pooling"], "config.json")) or {}
     on = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
@@ -96,9 +96,7 @@ def activation_of(folder: str) -> str | None:
     config = _read(folder, "config.json") or {}
     of_version_4 = config.get("sentence_transformers") or {}
     before = of_version_4.get("activation_fn") or config.get("sbert_ce_default_activation_function")
-    return (
-        (_read(folder, PROMPTS) or {}).get("activation_fn") if _class_of(folder) == "CrossEncoder" else None
-    ) or before
+    return (_read(folder, PROMPTS) or {}).get("activation_fn") or before
 
 
 def _class_of(folder: str) -> str:
