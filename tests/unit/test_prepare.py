@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,12 @@ from runners import files_of
 from tokenizer_kinds import with_declared
 
 from maskwright.core.errors import InputError, StoreError
-from maskwright.data import remote
+from maskwright.data import passages, remote
 from maskwright.data.prepare import shards
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import came_from
 from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.data.store import TokenStore, shard_names, token_dtype
+from maskwright.data.store import Split, TokenStore, shard_names, token_dtype
 from maskwright.text.sample import learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
@@ -219,3 +221,27 @@ def test_another_mask_of_the_same_ids_is_another_store(
     shutil.copytree(at_first, tmp_path / "anew" / "tokenizer", dirs_exist_ok=True)
     with pytest.raises(StoreError, match=refusal):
         _ = TokenStore(anew.location).vocabulary
+
+
+def test_shuffled_windows_that_overlap_are_told(
+    tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Windows of DNA or of a log, overlapping and shuffled: held-out text was trained on without a word."""
+    draw = random.Random(3)
+    letters = "".join(draw.choices("ACGT", k=60_000))
+    for step, warned in ((250, True), (500, False)):
+        windows = [letters[begin : begin + 500] for begin in range(0, 59_500, step)]
+        draw.shuffle(windows)
+        (tmp_path / f"{step}.txt").write_text("\n".join(windows))
+        sources = Sources([str(tmp_path / f"{step}.txt")], layout="lines")
+        made = prepared(sources, tokenizer, tmp_path / f"{step}", PrepareOptions(valid_fraction=0.1))
+        trained, held_out = ({*_passages(made.split(side))} for side in ("train", "valid"))  # type: ignore[arg-type]
+        share = len(trained & held_out) / len(held_out)
+        assert passages.also_trained_on(made) == pytest.approx(share, abs=0.05) and (share > 0.5) == warned
+        assert ("are in the training text too" in capfd.readouterr().err) == warned
+
+
+def _passages(side: Split) -> Iterator[tuple[int, ...]]:
+    """The slow twin of `passages.chosen`, of all passages."""
+    ids = [int(index) for shard_idx in range(len(side.shards)) for index in side.ids(shard_idx)]
+    return (tuple(ids[begin : begin + passages.PASSAGE]) for begin in range(len(ids) - passages.PASSAGE + 1))

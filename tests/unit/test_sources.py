@@ -388,6 +388,16 @@ def test_the_fix_of_a_record_without_text_follows_from_the_others(tmp_path: Path
     for content, said in (
         ('{"text": "x"}\n{"body": "y"}\n', "FILE:2: has no 'text' (keys: body). Fix: give it one"),
         ('{"body": "y"}\n{"text": "x"}\n', "FILE:1: has no 'text' (keys: body). Fix: name the text with --text-column"),
+        (
+            '{"text": {"id": 1, "en": "a"}}\n',
+            "FILE:1: 'text' holds objects with the keys id, en, not text. Fix: write JSON lines with the text alone, "
+            "such as by jq -c '{text: .text.en}'",
+        ),
+        (
+            '{"text": [{"role": "u", "of": "a b"}]}\n',
+            "FILE:1: 'text' holds objects with the keys role, of, not text. Fix: write JSON lines with the text alone, "
+            "such as by jq -c '{text: [.text[].of]}'",
+        ),
         ('{"text": 5}\n', "FILE:1: 'text' is int, not text. Fix: name the text with --text-column"),
     ):
         path.write_text(content)

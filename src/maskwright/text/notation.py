@@ -132,9 +132,11 @@ def together(parts: Iterable[Noted]) -> Noted:
     return result
 
 
-def warn_of_notations(documents: int, noted: Noted, besides: Collection[str] = ()) -> None:
-    """Warns of each notation that many of the documents are in, except for the kinds `besides`."""
-    for kind, (count, first) in noted.items():
-        what, fix = NOTATIONS[kind]
-        if kind not in besides and count > (MANY_SEPARATORS if kind == SEPARATOR else MANY) * documents:
-            warn(f"{count:,} of {documents:,} documents {what}, such as {first} …; {fix}")
+def warn_of_notations(documents: int, noted: Noted, besides: Collection[str] = ()) -> list[str]:
+    """Warns of each notation that many of the documents are in, except for the kinds `besides`, and returns them."""
+    least = {kind: (MANY_SEPARATORS if kind == SEPARATOR else MANY) * documents for kind in noted}
+    kinds = [kind for kind, (count, _) in noted.items() if kind not in besides and count > least[kind]]
+    for kind in kinds:
+        (count, first), (what, fix) = noted[kind], NOTATIONS[kind]
+        warn(f"{count:,} of {documents:,} documents {what}, such as {first} …; {fix}")
+    return kinds

@@ -406,7 +406,13 @@ class Sources:
         else:
             what = f"'{self.text_column}' is {type(value).__name__}, not text"
             fix = self._fix_of_record("write text, or a list of words")
-            if isinstance(value, list):
+            inner = value[0] if isinstance(value, list) and value else value
+            if isinstance(inner, dict):
+                key = max(inner, key=lambda key: len(inner[key]) if isinstance(inner[key], str) else 0, default="KEY")
+                path = f".{self.text_column}.{key}" if inner is value else f"[.{self.text_column}[].{key}]"
+                what = f"'{self.text_column}' holds objects with the keys {listed([*inner])}, not text"
+                fix = f"write JSON lines with the text alone, such as by jq -c '{{text: {path}}}'"
+            elif isinstance(value, list):
                 what = f"'{self.text_column}' is a list, but not of words"
                 fix = "write words, or use `maskwright data convert` for token ids"
             self._handle(Fault("record", where, what, fix))

@@ -26,7 +26,7 @@ from maskwright import __version__
 from maskwright.core import extras
 from maskwright.core.console import human_bytes, progress, say, several, warn
 from maskwright.core.splits import are_apart, splits_of
-from maskwright.data import store
+from maskwright.data import passages, store
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, EncodeCleaned, Target, tools
 from maskwright.data.prepare.folder import PARTS, VERSION, finish_once, held, is_finished, remove_parts
 from maskwright.data.prepare.request import PrepareCounts, Request
@@ -50,6 +50,7 @@ from maskwright.text.tokenizer_faults import warn_of_faults
 from maskwright.text.unknown import MANY, require_known
 from maskwright.text.vocabulary import read_vocabulary
 
+MANY_PASSAGES = 0.1
 Computed = Sequence[tuple[str, Note]]
 """(file, note) of each part."""
 
@@ -94,9 +95,9 @@ class _Preparation:
             else:
                 self.encoder = self._verified(self._texts())
                 judged = encoded = self._encode()
-            self._say_of_records(judged, besides)
+            warned = self._say_of_records(judged, besides)
             self._judge_unknown(encoded)
-            self._write(judged, encoded)
+            self._write(judged, encoded, OVERLAP in warned)
         remove_parts(self.folder)
         return store.TokenStore(self.request.folder)
 
@@ -166,9 +167,10 @@ class _Preparation:
                 line = "overlapping k-mers reveal a masked token in their neighbours, so that masks teach little"
                 say(f"{line}. For tokens without overlap: `maskwright tokenizer train --kind kmer`")
 
-    def _say_of_records(self, judged: Computed, besides: set[str]) -> None:
+    def _say_of_records(self, judged: Computed, besides: set[str]) -> list[str]:
         """Prints how many records have no text and how many are data or markup, for the training text and the held-out
-        text."""
+        text. Returns the notations that it warned of."""
+        warned = list[str]()
         for sources in self.request.all_sources:
             notes = [
                 note
@@ -183,7 +185,9 @@ class _Preparation:
             )
             noted, documents = together(note["notations"] for note in notes), sum(note["documents"] for note in notes)
             # Without a share, whole files are held out, or nothing.
-            warn_of_notations(documents, noted, besides if self.request.options.valid_fraction else {*besides, OVERLAP})
+            apart = set[str]() if self.request.options.valid_fraction else {OVERLAP}
+            warned += warn_of_notations(documents, noted, besides | apart)
+        return warned
 
     # ---- the phases ------------------------------------------------------------------------------------------
 
@@ -274,7 +278,7 @@ class _Preparation:
                     if code == KEEP:
                         yield apply_cleaning(document, self.cleaning, Counter()).text
 
-    def _write(self, judged: Computed, encoded: Computed) -> None:
+    def _write(self, judged: Computed, encoded: Computed, is_overlap_known: bool) -> None:
         origin = self._origin([note["files"] for _, note in judged])
         writer = self.request.writer(origin)
         paths, documents = tuple(path for path, _ in encoded), sum(note["encoded"] for _, note in encoded)
@@ -287,6 +291,8 @@ class _Preparation:
         def finish() -> None:
             give_names(writer, self.work, notes, self._form())
             self.request.finish(writer, counts, self.encoder)
+            if not is_overlap_known:
+                _warn_of_passages(store.TokenStore(self.request.folder))
 
         finish_once(self.folder, self.runner, finish)
 
@@ -310,4 +316,14 @@ class _Preparation:
             too_long=totals.of(TOO_LONG),
             left_out=totals.by_cleaning() if self.request.cleaning else {},
             changed=dict(sorted(changes.items())),
+        )
+
+
+def _warn_of_passages(finished: store.TokenStore) -> None:
+    """Warns if much of the held-out text is trained on too, in documents that are not equal."""
+    if (share := passages.also_trained_on(finished)) > MANY_PASSAGES:
+        warn(
+            f"{share:.0%} of the held-out passages of {passages.PASSAGE} tokens are in the training text too, as in windows "
+            "that overlap, near copies or boilerplate, so that the held-out loss is lower than on new text: cut the text "
+            "without overlap, leave copies out with --near-duplicates 0.8, or hold whole files out with --valid-files"
         )
