@@ -96,7 +96,7 @@ fine-tune x.yaml => `maskwright finetune CONFIG --run RUN`
     ("words", "fix"),
     [
         *rows(OTHERWISE),
-        *((f"data convert s --to t --to-format megatron --{words}", "leave it out") for words in OF_IDS),
+        *((f"data convert s --to t --to-format parquet --{words}", "leave it out") for words in OF_IDS),
     ],
 )
 def test_what_is_typed_otherwise_here(cli: Cli, words: str, fix: str) -> None:

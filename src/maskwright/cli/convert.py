@@ -1,4 +1,4 @@
-"""`maskwright data convert`: the stores of other tools, in and out."""
+"""`maskwright data convert`: the stores of other tools, in; and out, as Parquet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from maskwright.tasks.store import runner_of
 Format = Literal[
     "arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "pregenerated"
 ]
-Written = Literal["arrow", "datasets", "parquet", "megatron"]
 
 
 @command(data_app, "convert")
@@ -23,7 +22,7 @@ def data_convert(
     src: list[str],
     to: To,
     tokenizer: str | None = None,
-    to_format: Written | None = None,
+    to_format: Literal["parquet"] | None = None,
     from_format: Format | None = None,
     column: str | None = None,
     dtype: Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None = None,
@@ -36,12 +35,12 @@ def data_convert(
     workers: int | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn another tool's token IDs into a token store, or a token store into their format.
+    """Turn another tool's token IDs into a token store, or a token store into Parquet.
 
     SRC: Folders or files of one store, in the order of its documents.
     --tokenizer PATH (no --to-format): Folder of the tokenizer that made the IDs, or hf://OWNER/NAME@REVISION.
         Required unless you give --to-format.
-    --to-format: Write the token store SRC in this format.
+    --to-format: Write the token store SRC as Parquet, with a column `input_ids`.
     --from-format (no --to-format): Format of SRC. Default: detected from the files.
     --column NAME (no --to-format): Column of the IDs. Default: input_ids, tokens, token_ids or ids.
     --dtype (no --to-format): Type of the IDs in files that do not record it. Default: uint16 for up to 65,536 tokens,
@@ -62,7 +61,7 @@ def data_convert(
     from maskwright.tasks.models.hub import local
 
     if to_format is not None:
-        return _write_out(src, to, to_format, as_json)
+        return _write_out(src, to, as_json)
     if tokenizer is None:
         raise InputError("--tokenizer is needed", fix="give --tokenizer FOLDER with the tokenizer that made the ids")
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
@@ -79,11 +78,11 @@ def data_convert(
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 
-def _write_out(src: list[str], to: str, to_format: Written, as_json: bool) -> None:
-    from maskwright.data.foreign.write import write_out
+def _write_out(src: list[str], to: str, as_json: bool) -> None:
+    from maskwright.data.foreign.write import write_parquet
     from maskwright.data.store import TokenStore
 
     if len(src) != 1:
         raise InputError(f"--to-format needs one token store, not {len(src)}", fix="convert them one by one")
-    written = write_out(TokenStore(src[0]), to, to_format)
-    print_result(f"{to}: {sum(written.values()):,} documents as {to_format}", {"documents": written}, as_json)
+    written = write_parquet(TokenStore(src[0]), to)
+    print_result(f"{to}: {sum(written.values()):,} documents as Parquet", {"documents": written}, as_json)

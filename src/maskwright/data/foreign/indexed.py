@@ -27,7 +27,6 @@ MAGIC, HEADER = b"MMIDIDX\0\0", 26
 OLD_FAIRSEQ = b"TNTIDX\0\0"
 CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 """Types of both; 6 and 7 are floats. Only fairseq has 9 and 10, uint32 and uint64."""
-WRITTEN = {"uint16": 8, "int32": 4}
 
 
 @dataclass(frozen=True)
