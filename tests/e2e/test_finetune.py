@@ -395,7 +395,7 @@ def test_numbers_are_learned_alike_in_bf16_whatever_their_mean_and_spread(
     make: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:
     """bf16 knows 2000 and 2016, and no year between."""
-    keys = {"schedule.steps": 12, "evaluation.every_steps": 12, "engine.dtype": "bf16"}
+    keys = {"schedule.steps": 20, "evaluation.every_steps": 20, "engine.dtype": "bf16"}
     finetune(config := make("regression", **keys), str(tmp_path / "counts"))
     for split in tmp_path.glob("*.jsonl"):
         lines = map(json.loads, split.read_text().splitlines())
