@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, SupportsFloat
+from typing import NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,12 +47,6 @@ class AtOnce(NamedTuple):
     """Rows, one or more; None for all."""
     recompute: bool = False
     """Whether the backward pass computes activations again, though `engine.activation_checkpointing` is `auto`."""
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> AtOnce:
-        """Of a checkpoint's record. Earlier ones have `rows_at_once`, 0 for one row without its activations."""
-        rows = record.get("rows_at_once")
-        return cls(**record.get("at_once", {} if rows is None else {"rows": max(rows, 1), "recompute": rows == 0}))
 
     def of(self, rows: int) -> int:
         """How many of a micro-batch's `rows` are computed at once."""

@@ -91,7 +91,7 @@ def replay(run: str, step: int) -> Replay:
     state, record = _state_before(directory, step)
     start = step_folder(state.step) if state else "the beginning"
     engine.write(state or ready.starting_state())
-    engine.at_once = AtOnce.of_record(record)
+    engine.at_once = AtOnce(**record.get("at_once", {}))
     first = state.step if state else 0
     say(f"from {start} to step {step:,} on {engine.description}")
     with progress("replay", step - first, "steps") as bar:

@@ -313,7 +313,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
     return {
         "step": state.step,
         "again": again,
-        "at_once": AtOnce.of_record(record)._asdict(),
+        "at_once": record["at_once"],
         "counters": record["counters"],
         "evaluated": [line["step"] for line in judged],
         "evaluations": judged,
