@@ -7,88 +7,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskwright.model.torch import in_place
+from maskwright.model.torch import cross_entropy
 from maskwright.model.torch.embedding import EmbeddingTable
 from maskwright.model.torch.linear import Linear, mkl_product
-
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
 def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-@DTYPES
-@pytest.mark.parametrize("rotary", [True, False])
-def test_queries_keys_and_values(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, rotary: bool) -> None:
-    M, T, H, h = 2, 9, 3, 8
-    angles = drawn(M, 1, T, h // 2, dtype=torch.float32)
-    rotation = (angles.cos().to(dtype), angles.sin().to(dtype)) if rotary else None
-    towards = [drawn(M, H, T, h, dtype=dtype) + number for number in range(3)]
-
-    def both() -> list[Tensor]:
-        flat = drawn(M, T, 3 * H * h, dtype=dtype).requires_grad_()
-        found = in_place.queries_keys_values(flat.view(M, T, 3 * H, h), H, rotation)
-        torch.autograd.backward(found, towards)
-        return [*found, flat.grad]
-
-    by_hand = both()
-    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
-    for one, other in zip(by_hand, both(), strict=True):
-        assert torch.equal(one, other)
-    assert not torch.equal(by_hand[0], by_hand[1])
-
-
-@DTYPES
-def test_a_gated_layer(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    def both() -> list[Tensor]:
-        x = drawn(2, 5, 12, dtype=dtype).requires_grad_()
-        found = in_place.gated(x)
-        found.backward(drawn(2, 5, 6, dtype=dtype))
-        return [found, x.grad]
-
-    by_hand = both()
-    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
-    for one, other in zip(by_hand, both(), strict=True):
-        assert torch.equal(one, other)
-
-
-@DTYPES
-@pytest.mark.parametrize("tokens", [8, 10])
-def test_blocks_with_their_neighbours(tokens: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    M, H, h, block = 2, 3, 8, 4
-
-    def both() -> list[Tensor]:
-        x = drawn(M, H, tokens, h, dtype=dtype).requires_grad_()
-        found = in_place.blocks_around(x, block)
-        found.backward(drawn(*found.shape, dtype=dtype))
-        return [found, x.grad]
-
-    by_hand = both()
-    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
-    for one, other in zip(by_hand, both(), strict=True):
-        assert torch.equal(one, other)
-    first, x = by_hand[0][0], drawn(M, H, tokens, h, dtype=dtype)[0]
-    assert torch.equal(first, torch.cat((torch.zeros(H, block, h, dtype=dtype), x[:, : 2 * block]), 1))
-
-
-@DTYPES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("positions", "towards"), [(0, 1.0), (5, 1.0), (19, 1.0), (19, 0.5)])
 def test_the_loss_of_predictions(
     positions: int, towards: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_place, "OF_SEVERAL_THREADS", 8)
+    monkeypatch.setattr(cross_entropy, "OF_SEVERAL_THREADS", 8)
     labels, weights = torch.arange(positions) % 7, torch.arange(positions) / positions
 
-    def both() -> list[Tensor]:
+    def both(*, by_hand: bool) -> list[Tensor]:
         x = drawn(positions, 33, dtype=dtype).requires_grad_()
-        loss = in_place.cross_entropy_sum(x * 3, labels, weights)
+        if by_hand:
+            loss = cross_entropy.cross_entropy_sum(x * 3, labels, weights)
+        else:
+            loss = (F.cross_entropy((x * 3).float(), labels, reduction="none") * weights).sum()
         (loss * towards).backward()
         return [loss, x.grad]
 
-    by_hand = both()
-    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
-    for one, other in zip(by_hand, both(), strict=True):
+    for one, other in zip(both(by_hand=True), both(by_hand=False), strict=True):
         assert torch.equal(one, other)
 
 
