@@ -19,7 +19,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from conftest import prepared
-from html_page import Page
 
 from maskwright.core import extras
 from maskwright.core.errors import ConfigError, InputError, SourceError
@@ -28,8 +27,6 @@ from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.store import TokenStore
 from maskwright.processes.runner import Runner
-from maskwright.report import document
-from maskwright.tasks.measure import audit_page
 from maskwright.text.audit import MOJIBAKE as AUDITED
 from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
@@ -597,10 +594,6 @@ def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: st
     ]
     example = result.left_out["contamination: shares words with an evaluation example"].examples[0]
     assert example.startswith(f"{messy}:35 ({messy.parent}/test.csv:2): ")
-    page = Page(document.html(audit_page.TITLE, audit_page.sections(result)))  # which has no links, scripts or pictures
-    assert not {tag for tag, _ in page.elements} & {"a", "img", "link", "script", "iframe"}
-    for shown in ("near duplicates", "1,024 to 2,047 characters", "Latin", "tokens per word", "de 1 document"):
-        assert shown in page.text
 
 
 def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -> None:

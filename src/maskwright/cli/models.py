@@ -194,7 +194,6 @@ def evaluate(
     text_pair: str | None = None,
     label: list[str] | None = None,
     encoding: EncodingOfFile = None,
-    page: str | None = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -217,14 +216,13 @@ def evaluate(
     --text-pair COLUMN: Column in --input of a pair's second text, or of a question's context.
     --label COLUMN: Column of the labels in --input; repeat it if each label has a column. Default: as in the run, or as
         GLUE names it.
-    page --to FILE: Also write an .html page with a reliability plot.
     """
     from maskwright.tasks.measure.evaluate import EvaluationRequest, measure, require_one
     from maskwright.tasks.models.load import load_model
 
     columns = tuple(text_column or ()), text_pair, tuple(label or ())
     request = EvaluationRequest(
-        *(store, blimp, text, examples, share, max_rows, seq_len, reading.layout), *columns, encoding, page
+        *(store, blimp, text, examples, share, max_rows, seq_len, reading.layout), *columns, encoding
     )
     require_one(request)
     result = measure(
