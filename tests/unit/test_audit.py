@@ -39,7 +39,6 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
         "files of another kind": 1,
         "exact duplicate documents": 1,
         "documents that are a separator line": 0,
-        "documents with mojibake": 0,
         "documents in the notation of data or markup": 0,
         "documents with control characters": 1,
         "lines over 100,000 characters": 1,
