@@ -37,12 +37,6 @@ def test_the_loss_of_predictions(
         assert torch.equal(one, other)
 
 
-def test_blocks_have_their_neighbours() -> None:
-    x = drawn(2, 3, 10, 8, dtype=torch.float32)
-    first = torch.cat((torch.zeros(3, 4, 8), x[0, :, :8]), 1)
-    assert torch.equal(in_place.blocks_around(x, 4)[0], first)
-
-
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast: bool) -> None:
     V, D = 11, 4

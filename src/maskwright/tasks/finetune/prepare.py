@@ -30,6 +30,7 @@ from maskwright.labels.encode import WordTargets, what_is_cut
 from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import LOWER_IS_BETTER, Predictions, best_threshold, gold_outcomes
+from maskwright.labels.names import shortened
 from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import OUTPUTS, SEQUENCE_TASKS, ModelConfig, model_config, recorded_config
@@ -198,17 +199,23 @@ class FinetuneRun:
 
     def starting_state(self) -> TrainState:
         """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
-        if they fit, the matrix of the labels only for the same labels."""
+        if they fit, the matrix of the labels only for the same labels, in any order."""
         if self.config.model.init_from is None or self.config.model.weights == "random":
             parameters = initial_parameters(self.model, self.config.seed)
         else:
             # A run that is continued may have been killed before its first save.
             start = self.start or _start(self.config, self.base)
-            same = start.labels == self.dataset.labels
             mean, deviation = self.unit or (0.0, 1.0)
             trained = with_outputs(start.parameters, 1 / deviation, -mean / deviation)
-            parameters = with_new_head(self.model, trained, self.config.seed, same_labels=same)
+            theirs, ours = start.labels, self.dataset.labels
+            rows = [theirs.index(label) for label in ours] if {*theirs} == {*ours} else None
+            parameters = with_new_head(self.model, trained, self.config.seed, rows=rows)
             say(f"starting from {start.location}")
+            if rows is None and len(theirs) == len(ours):
+                line = (
+                    f"its labels are {shortened(theirs)}, these {shortened(ours)}, so the head's last matrix is new; "
+                )
+                note(f"{line}if they mean the same, name them alike in task.labels, as in {{{ours[0]}: {theirs[0]}}}")
         return TrainState(0, parameters)
 
     def began_from(self) -> BeganFrom:
