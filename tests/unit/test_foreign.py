@@ -15,12 +15,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-<<<<<<< HEAD
-from typing import Any, get_args
-from unittest.mock import Mock
-=======
 from typing import Any
->>>>>>> cuts
+from unittest.mock import Mock
 
 import fairseq_files
 import fsspec
@@ -39,8 +35,8 @@ from runners import Backwards, files_of
 from tokenizer_kinds import with_declared
 
 from maskwright.cli.main import run
+from maskwright.config.data import Arrow
 from maskwright.config.pretraining import RunConfig, build_config
-<<<<<<< HEAD
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError, SourceError, StoreError
 from maskwright.data import converted_store
@@ -49,16 +45,7 @@ from maskwright.data.converted_store import open_arrow
 from maskwright.data.foreign import blocks, columns
 from maskwright.data.foreign.blocks import held_out_files
 from maskwright.data.foreign.columns import arrow_parts, grouped
-from maskwright.data.foreign.indexed import read_index
-from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
-=======
-from maskwright.core.errors import ConfigError, InputError, SourceError, StoreError
-from maskwright.data.convert import Conversion, ConvertOptions, convert
-from maskwright.data.foreign import blocks, columns
-from maskwright.data.foreign.blocks import held_out_files
 from maskwright.data.foreign.write import write_parquet as write_out
-from maskwright.data.loader import Loader
->>>>>>> cuts
 from maskwright.data.opening import open_store
 from maskwright.data.store import SplitName, TokenStore
 from maskwright.processes.runner import Runner
@@ -711,18 +698,6 @@ def test_what_the_libraries_write_is_read(theirs: Any, documents: Documents, tok
     assert same(documents_of(ready.split("train")), documents)
 
 
-<<<<<<< HEAD
-=======
-def test_an_order_of_datasets_beside_its_rows_is_refused(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    whole = datasets.Dataset.from_dict({"input_ids": [one.tolist() for one in documents]})
-    whole.shuffle(seed=0).save_to_disk(str(tmp_path / "shuffled"))
-    if json.loads((tmp_path / "shuffled" / "state.json").read_text()).get("_indices_data_files"):
-        with pytest.raises(InputError, match="flatten_indices"):
-            convert(Conversion([str(tmp_path / "shuffled")], tokenizer, str(tmp_path / "no"), ALL))
-
-
->>>>>>> cuts
 @pytest.mark.parametrize("packing", [None, "zstd"])
 def test_text_in_mds_is_read_as_text(packing: str | None, documents: Documents, tokenizer: str, tmp_path: Path) -> None:
     folder = tmp_path / "mds"
