@@ -39,6 +39,7 @@ def loss(x: Tensor, towards: float = 1.0) -> Tensor:
         (partial(queries_keys_values, rotary=True), (2, 9, 72)),
         (partial(queries_keys_values, rotary=False), (2, 9, 72)),
         (in_place.gated, (2, 5, 12)),
+        (partial(in_place.gated, activation="silu"), (2, 5, 12)),
         (partial(in_place.blocks_around, block=4), (2, 3, 8, 8)),
         (partial(in_place.blocks_around, block=4), (2, 3, 10, 8)),
         *((loss, (positions, 33)) for positions in (0, 5, 19)),
