@@ -111,7 +111,7 @@ def require_settings_agree(content: dict[str, Any], folder: str) -> None:
     config = _config_beside(folder)
     named = config.get("tokenizer_class")
     kind = str(named or _of_model(folder).get("model_type")).lower().removesuffix("fast").removesuffix("tokenizer")
-    settings = {key: normalizer.get(step) for key, step in BERT_SETTINGS.items()}
+    settings: dict[str, Any] = {key: normalizer.get(step) for key, step in BERT_SETTINGS.items()}
     given = {key: config[key] for key in settings if key in config}
     if kind in CLASSES[WORDPIECE_FILES].lower().split() and (named or given):
         written = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True} | given
