@@ -192,7 +192,9 @@ def test_short_documents_and_words_that_masks_do_not_see_are_told(
     assert "in documents of at most 2048 tokens" in line
     assert told(first, **{"data.seq_len": int(line.rpartition("=")[2])}) == []
     text = tmp_path / "zh.txt"
-    text.write_text("\n".join("".join(Random(n).choices("的一是不了人我在有他这中大来上国个到说们", k=30)) for n in range(300)))
+    text.write_text(
+        "\n".join("".join(Random(n).choices("的一是不了人我在有他这中大来上国个到说们", k=30)) for n in range(300))
+    )
     for kind, masking, words in (
         ("wordpiece", "whole_word", ["nearly every token"]),
         ("wordpiece", "span", []),

@@ -284,6 +284,13 @@ def test_sequences_of_another_kind_are_told(
     draw, fasta = random.Random(5), tmp_path / "a.fa"
     fasta.write_text("".join(f">{number}\n{''.join(draw.choices(letters, k=300))}\n" for number in range(40)))
     make_tokenizer(Sources([str(fasta)]), str(tmp_path / "letters"), kind, alphabet, kmer=4)
-    prepare(Request(Sources([str(fasta)]), str(tmp_path / "letters"), str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2)))
+    prepare(
+        Request(
+            Sources([str(fasta)]),
+            str(tmp_path / "letters"),
+            str(tmp_path / "store"),
+            PrepareOptions(valid_fraction=0.2),
+        )
+    )
     warnings = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning:")]
     assert [said in line for line in warnings] == [True] * bool(said)

@@ -1,5 +1,5 @@
-"""Documents that may not be plain text: those in the notation of data, markup or another tokenizer, whose brackets, tags
-and marks would become tokens, lines between documents, and windows that overlap."""
+"""Documents that may not be plain text: those in the notation of data, markup or another tokenizer, whose brackets,
+tags and marks would become tokens, lines between documents, and windows that overlap."""
 
 from __future__ import annotations
 

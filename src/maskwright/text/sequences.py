@@ -63,8 +63,8 @@ def make_tokenizer(
 
 
 def misread(location: str, counts: Counter[str]) -> str | None:
-    """What is wrong, and the fix, if a tokenizer of letters reads sequences of another kind; None if nothing is, and for
-    any other tokenizer. `counts`: of the tokens in a sample."""
+    """What is wrong, and the fix, if a tokenizer of letters reads sequences of another kind; None for any other, and if
+    nothing is wrong. `counts`: of the tokens in a sample."""
     singles = Counter({token: count for token, count in counts.items() if len(token) == 1})
     is_protein = {*LETTERS["protein"]} <= {*(tokens := token_strings(location))} and len(tokens) <= LARGEST_OF_LETTERS
     bases = sum(singles[letter] for letter in "ACGTUN") / max(counts.total(), 1)

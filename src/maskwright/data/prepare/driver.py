@@ -339,7 +339,7 @@ def _warn_of_passages(finished: store.TokenStore) -> None:
     """Warns if much of the held-out text is trained on too, in documents that are not equal."""
     if (share := passages.also_trained_on(finished)) > MANY_PASSAGES:
         warn(
-            f"{share:.0%} of the held-out passages of {passages.PASSAGE} tokens are in the training text too, as in windows "
-            "that overlap, near copies or boilerplate, so that the held-out loss is lower than on new text: cut the text "
-            "without overlap, leave copies out with --near-duplicates 0.8, or hold whole files out with --valid-files"
+            f"{share:.0%} of the held-out passages of {passages.PASSAGE} tokens are in the training text too, as in "
+            "windows that overlap, near copies or boilerplate, so that the held-out loss is lower than on new text: "
+            "cut without overlap, leave copies out with --near-duplicates 0.8, or hold files out with --valid-files"
         )
