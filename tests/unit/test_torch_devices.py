@@ -16,7 +16,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.engines.processes import Alone
 from maskwright.engines.torch import arriving, connections, prepare, processes
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.engines.torch.prepare import choose_compile, choose_device, choose_dtype, what_dtype_costs
+from maskwright.engines.torch.prepare import choose_device, choose_dtype, what_dtype_costs
 from maskwright.machine import hardware
 from maskwright.model.config import model_config
 
@@ -31,13 +31,10 @@ class Machine:
 
     patch: pytest.MonkeyPatch
 
-    def has(self, *, capability: tuple[int, int] | None = None, macos: tuple[int, int] | None = None) -> None:
-        newer = (macos or (0, 0)).__ge__
+    def has(self, *, capability: tuple[int, int] | None = None) -> None:
         self.patch.setattr(torch.cuda, "is_available", lambda: capability is not None)
         self.patch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
         self.patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: (capability or (0, 0)) >= (8, 0))
-        self.patch.setattr(torch.backends.mps, "is_available", lambda: macos is not None)
-        self.patch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version: newer(version))
 
     def has_cpu(self, flags: str | None, vendor: str = "GenuineIntel") -> None:
         self.patch.setattr(hardware, "_cpuinfo", lambda name, *_: vendor if name == "vendor_id" else flags)
@@ -61,35 +58,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_cuda_takes_what_it_is_fast_at(
     machine: Machine, capability: tuple[int, int], dtype: torch.dtype, costs: str
 ) -> None:
-    machine.has(capability=capability, macos=(14, 0))
+    machine.has(capability=capability)
     assert choose_device("auto") == "cuda"
     assert choose_dtype("auto", "cuda") is dtype
     assert what_dtype_costs(dtype, "cuda") == costs
     assert choose_dtype("fp32", "cuda") is torch.float32
-
-
-@pytest.mark.parametrize(
-    ("macos", "dtype", "costs"),
-    [((15, 1), torch.bfloat16, ""), ((13, 3), torch.float16, " with loss scaling (no bf16 here)")],
-)
-def test_an_apple_gpu_comes_after_cuda(
-    machine: Machine, macos: tuple[int, int], dtype: torch.dtype, costs: str
-) -> None:
-    machine.has(macos=macos)
-    assert choose_device("auto") == choose_device("mps") == "mps"
-    assert choose_dtype("auto", "mps") is dtype
-    assert what_dtype_costs(dtype, "mps") == costs
-    assert not choose_compile("auto", "mps", 1e20)
-    with pytest.raises(ConfigError, match="not compiled for mps"):
-        choose_compile("on", "mps", 0.0)
-
-
-def test_processes_do_not_share_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in two.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="cannot exchange what lies on mps"):
-        processes.connect(EngineSection(), "mps")
 
 
 @pytest.mark.parametrize(
@@ -150,9 +123,8 @@ def test_mkl_computes_gradients_with_amx_alone(machine: Machine, flags: str, dty
 
 def test_what_is_absent_is_never_replaced(machine: Machine) -> None:
     machine.has()
-    for device, said in (("mps", "torch sees no Apple GPU"), ("cuda", "torch sees no CUDA device")):
-        with pytest.raises(ConfigError, match=said):
-            choose_device(device)
+    with pytest.raises(ConfigError, match="torch sees no CUDA device"):
+        choose_device("cuda")
 
 
 def test_a_number_on_its_way_from_a_device_is_waited_for_only_while_all_processes_are_there(

@@ -1,4 +1,4 @@
-"""The torch engine: one CPU, CUDA device or Apple GPU for each process.
+"""The torch engine: one CPU or CUDA device for each process.
 
 This file has an update and its health. `passes.py` computes a batch, `fit.py` as much of it at once as memory holds,
 `scorer.py` without training; `weights.py` holds the state that an update changes; `prepare.py` picks device, dtype and
@@ -97,9 +97,8 @@ class TorchEngine:
         self.compiled = choose_compile(engine.compile, self.device, run_flops)
         self.asynchronous = self.device == "cuda"
         self._step = 0
-        self._numbers_on = "cpu" if self.device == "mps" else self.device  # Metal has no float64
-        self._first_bad = torch.tensor(NEVER, device=self._numbers_on)
-        self.loss_scale = LossScale(micro_batch_losses, self._numbers_on) if self.dtype is torch.float16 else None
+        self._first_bad = torch.tensor(NEVER, device=self.device)
+        self.loss_scale = LossScale(micro_batch_losses, self.device) if self.dtype is torch.float16 else None
         self.model, self.weights = prepare(
             model,
             optimizer,
@@ -226,11 +225,11 @@ class TorchEngine:
             return None
         sums = exchange()
         with (self.waiting or nullcontext)():
-            loss_sum = self._gathered(torch.stack(losses)).to(self._numbers_on).sum(dtype=torch.float64)
+            loss_sum = self._gathered(torch.stack(losses)).sum(dtype=torch.float64)
             weight: Tensor | float = sums.weight or 1.0  # 0 if nothing was predicted
             if self.loss_scale:
                 weight = self.loss_scale.factor * weight
-            norm = self.weights.finish().to(self._numbers_on) / weight
+            norm = self.weights.finish() / weight
         good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
         # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight and the loss scale

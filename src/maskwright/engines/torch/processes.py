@@ -122,9 +122,6 @@ def connect(engine: run.EngineSection, device: str) -> Processes:
         torch.cuda.set_device(launch.local_rank)
     if launch is None or launch.world_size == 1:
         return Alone()
-    if device == "mps":
-        fix = "start one process, or set engine.device: cpu"
-        raise ConfigError("torch's processes cannot exchange what lies on mps", where="engine.device", fix=fix)
     if not dist.is_initialized():
         _find(launch, device)
     return Peers()
