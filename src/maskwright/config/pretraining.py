@@ -133,7 +133,8 @@ class EngineSection(Section):
     """Framework: torch for CPUs and CUDA, jax for TPUs (and CPUs, for tests). You may change it when you continue a
     run; the numbers then continue within rounding."""
     device: Annotated[Literal["auto", "cpu", "cuda", "tpu"], Resumable] = "auto"
-    """Device to compute on. auto uses a TPU (jax) or a CUDA device (torch) if there is one, and prints its choice. A device that is absent is an error."""
+    """Device to compute on. auto uses a TPU (jax) or a CUDA device (torch) if there is one, and prints its choice. A
+    device that is absent is an error."""
     devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
     """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
     (`--processes`). jax: by default all devices, or one on a CPU (more are simulated, for tests)."""
