@@ -120,7 +120,7 @@ GPU = {"name": "Tesla K80", "memory_bytes": 12e9, "capability": "3.7", "in_build
 BUILD: dict[str, Any] = {
     "version": "2.13.0+cpu", "cuda_build": None, "hip_build": None, "gpus": [], "device": "cpu", "dtype": "fp32",
     "dtype_note": "", "attention": "", "cpu_kernels": "AVX2", "amx": False, "onednn": True, "bf16": False,
-    "mps": False, "compiler": True, "threads": 2,
+    "compiler": True, "threads": 2,
 }  # fmt: skip
 
 

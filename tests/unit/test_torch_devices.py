@@ -15,7 +15,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.engines.processes import Alone
 from maskwright.engines.torch import arriving, connections, prepare, processes
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.engines.torch.prepare import choose_compile, choose_device, choose_dtype, what_dtype_costs
+from maskwright.engines.torch.prepare import choose_device, choose_dtype, what_dtype_costs
 from maskwright.machine import hardware
 from maskwright.model.config import model_config
 
@@ -28,7 +28,6 @@ def has(
     patch: pytest.MonkeyPatch,
     *,
     capability: tuple[int, int] | None = None,
-    macos: tuple[int, int] = (0, 0),
     flags: str | None = "",
     vendor: str = "GenuineIntel",
 ) -> None:
@@ -36,28 +35,16 @@ def has(
     patch.setattr(torch.cuda, "is_available", lambda: capability is not None)
     patch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
     patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: (capability or (0, 0)) >= (8, 0))
-    patch.setattr(torch.backends.mps, "is_available", lambda: macos > (0, 0))
-    patch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version: macos >= version)
     patch.setattr(hardware, "_cpuinfo", lambda name, *_: vendor if name == "vendor_id" else flags)
-
-
-def test_processes_do_not_share_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in two.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="cannot exchange what lies on mps"):
-        processes.connect(EngineSection(), "mps")
 
 
 @pytest.mark.parametrize(
     ("machine", "device", "dtype", "costs"),
     [
-        ({"capability": (8, 0), "macos": (14, 0)}, "cuda", torch.bfloat16, ""),
+        ({"capability": (8, 0)}, "cuda", torch.bfloat16, ""),
         ({"capability": (7, 5)}, "cuda", torch.float16, SCALED),  # T4
         ({"capability": (7, 0)}, "cuda", torch.float16, SCALED),  # V100
         ({"capability": (6, 1)}, "cuda", torch.float32, " (no bf16 and no fast fp16 here)"),
-        ({"macos": (15, 1)}, "mps", torch.bfloat16, ""),
-        ({"macos": (13, 3)}, "mps", torch.float16, SCALED),
         ({"flags": AVX2, "vendor": "AuthenticAMD"}, "cpu", torch.float32, NO_BF16),
         ({"flags": AVX2 + " avx512f avx512_vnni avx512_fp16"}, "cpu", torch.float32, NO_BF16),
         ({"flags": None, "vendor": ""}, "cpu", torch.float32, NO_BF16),  # not Linux
@@ -70,18 +57,12 @@ def test_processes_do_not_share_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> N
 def test_each_machine_takes_what_it_is_fast_at(
     machine: dict[str, Any], device: str, dtype: torch.dtype, costs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CUDA before Apple's GPUs; a CPU never fp16, and bf16 where it is faster."""
+    """A CPU never takes fp16, and bf16 where it is faster."""
     has(monkeypatch, **machine)
     assert choose_device("auto") == choose_device(device) == device
     assert choose_dtype("auto", device) is dtype and choose_dtype("fp32", device) is torch.float32
     assert what_dtype_costs(dtype, device) == costs
     assert what_dtype_costs(torch.float32, "cpu", asked="fp32") == ""
-
-
-def test_nothing_is_compiled_for_apple_gpus() -> None:
-    assert not choose_compile("auto", "mps", 1e20)
-    with pytest.raises(ConfigError, match="not compiled for mps"):
-        choose_compile("on", "mps", 0.0)
 
 
 def test_the_engine_says_what_auto_took(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +100,8 @@ def test_mkl_computes_gradients_with_amx_alone(
 
 def test_what_is_absent_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch)
-    for device, said in (("mps", "torch sees no Apple GPU"), ("cuda", "torch sees no CUDA device")):
-        with pytest.raises(ConfigError, match=said):
-            choose_device(device)
+    with pytest.raises(ConfigError, match="torch sees no CUDA device"):
+        choose_device("cuda")
 
 
 def test_a_number_on_its_way_from_a_device_is_waited_for_only_while_all_processes_are_there(

@@ -30,7 +30,7 @@ class Located(Protocol):
 
 
 Location = str | os.PathLike[str] | Located
-Device = Literal["auto", "cpu", "cuda", "mps"]
+Device = Literal["auto", "cpu", "cuda"]
 A_PATH = "give a path, or a Run or Store of maskwright"
 
 

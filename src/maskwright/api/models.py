@@ -125,7 +125,7 @@ class Model:
 @checked
 def load(model: Location, *, device: Device = "auto") -> Model:
     """The model of a run (its best or newest checkpoint), of a folder that `transformers` reads, or
-    `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, `mps`, or `auto`, the best there is.
+    `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, or `auto`, the best there is.
 
     Raises `InputError`, `ModelError` or `CheckpointError` without a usable model."""
     return Model(load_model(location(model), bare=True), device)

@@ -94,7 +94,7 @@ Model = Annotated[str, ManualEntry("MODEL", "Run directory, Hugging Face folder,
 Config = Annotated[str, ManualEntry("CONFIG", "YAML of the run, or the name of a recipe, such as small.")]
 SET = ManualEntry("--set", "Override a key of CONFIG, as in --set schedule.steps=100.", "KEY=VALUE")
 Set = Annotated[list[str] | None, SET]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], ManualEntry("--device", "Device to compute on.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], ManualEntry("--device", "Device to compute on.")]
 EncodingOfFile = Annotated[
     str | None,
     ManualEntry(

@@ -132,9 +132,9 @@ class EngineSection(Section):
     kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
     """Framework: torch for CPUs and CUDA, jax for TPUs (and CPUs, for tests). You may change it when you continue a
     run; the numbers then continue within rounding."""
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps", "tpu"], Resumable] = "auto"
-    """Device to compute on. auto uses a TPU (jax), a CUDA device or an Apple GPU (torch's mps, untested) if there is
-    one, and prints its choice. A device that is absent is an error."""
+    device: Annotated[Literal["auto", "cpu", "cuda", "tpu"], Resumable] = "auto"
+    """Device to compute on. auto uses a TPU (jax) or a CUDA device (torch) if there is one, and prints its choice. A
+    device that is absent is an error."""
     devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
     """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
     (`--processes`). jax: by default all devices, or one on a CPU (more are simulated, for tests)."""
@@ -477,7 +477,7 @@ def require_devices(engine: EngineSection, total: int) -> None:
 
 
 def require_supported(engine: EngineSection, device: str) -> None:
-    """Raises `ConfigError` for an engine that does not compute on `device`: auto, cpu, cuda, mps or tpu."""
+    """Raises `ConfigError` for an engine that does not compute on `device`: auto, cpu, cuda or tpu."""
     right = "jax" if device == "tpu" else "torch"
     if device not in ("auto", "cpu") and engine.kind != right:
         what = "jax is for TPUs, and for tests on a CPU" if engine.kind == "jax" else "torch does not compute on TPUs"

@@ -156,7 +156,7 @@ def _build(facts: dict[str, Any], gpus: int) -> DoctorFinding:
 
 def _kernels(facts: dict[str, Any]) -> DoctorFinding:
     device, on_cpu = facts["device"], facts["device"] == "cpu"
-    names = ("device", "dtype", "attention", "cpu_kernels", "amx", "onednn", "bf16", "mps")
+    names = ("device", "dtype", "attention", "cpu_kernels", "amx", "onednn", "bf16")
     values = {name: facts[name] for name in names}
     note = f" {facts['dtype_note']}" if facts["dtype_note"] else ""
     detail = f"auto takes {device} in {facts['dtype']}{note}; attention: {facts['attention']}"
@@ -175,8 +175,6 @@ def _kernels(facts: dict[str, Any]) -> DoctorFinding:
         (held_down, "warn", "", f"unset ATEN_CPU_CAPABILITY, which is {forced}"),
         (on_cpu and not facts["onednn"], "warn", "; this build lacks oneDNN",
          "install PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"),
-        (device == "mps", "warn", "; untested on such a GPU",
-         "compare the first losses with --set engine.device=cpu"),
         (device == "cuda" and not facts["compiler"], "warn", "; layers cannot be compiled without a C compiler",
          "install a C compiler (gcc), or set engine.compile: off"),
     ])  # fmt: skip

@@ -54,7 +54,7 @@ def make_engine(
 
 
 def choose_device(engine: EngineSection) -> str:
-    """The device that a run uses on this machine: cpu, cuda, mps or tpu. Raises `ConfigError` if the requested device
+    """The device that a run uses on this machine: cpu, cuda or tpu. Raises `ConfigError` if the requested device
     is absent."""
     if engine.kind == "jax":
         require("jax", "engine.kind")

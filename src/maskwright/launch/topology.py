@@ -93,6 +93,6 @@ def choose(
     if on_tpu and hardware.tpu_chips():
         return WorkerGroup(1, takes_listener=False, on_tpu=True)
     # One process gets a supervisor too if a driver may hang or a card be lost.
-    if total == 1 and (engine.device in ("cpu", "mps") or not gpus):
+    if total == 1 and (engine.device == "cpu" or not gpus):
         return None
     return WorkerGroup(processes, nodes, node_rank, rendezvous if nodes > 1 else None, torch)

@@ -1,4 +1,4 @@
-"""The torch engine: one CPU, CUDA device or Apple GPU for each process.
+"""The torch engine: one CPU or CUDA device for each process.
 
 This file has an update and its health. `passes.py` computes a batch, `fit.py` as much of it at once as memory holds,
 `scorer.py` without training; `weights.py` holds the state that an update changes; `prepare.py` picks device, dtype and
@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import torch
@@ -97,9 +97,8 @@ class TorchEngine:
         self.compiled = choose_compile(engine.compile, self.device, run_flops)
         self.asynchronous = self.device == "cuda"
         self._step = 0
-        self._numbers_on = "cpu" if self.device == "mps" else self.device  # Metal has no float64
-        self._first_bad = torch.tensor(NEVER, device=self._numbers_on)
-        self.loss_scale = LossScale(micro_batch_losses, self._numbers_on) if self.dtype is torch.float16 else None
+        self._first_bad = torch.tensor(NEVER, device=self.device)
+        self.loss_scale = LossScale(micro_batch_losses, self.device) if self.dtype is torch.float16 else None
         self.model, self.weights = prepare(
             model,
             optimizer,
@@ -190,7 +189,7 @@ class TorchEngine:
             for batch in held_out[:1]:
                 self._scorer.sums(batch)
             if self.processes.world_size > 1:
-                self.exchange(0.0, 0, False)()
+                self.exchange(0.0, 0, False)
                 self.fit.run(batches[0], send, lambda: self.weights.gradients.sending)
 
         try:
@@ -201,7 +200,7 @@ class TorchEngine:
             what = f"an operation has no exact form on {self.device}: {str(error).partition('. ')[0]}"
             fix = "--set engine.reproducibility=fast"
             raise MaskwrightError(what, where="engine.reproducibility exact", fix=fix) from error
-        self.exchange(0.0, 0, False)()
+        self.exchange(0.0, 0, False)
 
     def step(
         self,
@@ -211,10 +210,10 @@ class TorchEngine:
         vote: int = 0,
     ) -> StepStats | None:
         local_weight = sum(batch.predicted for batch in batches)
-        asked: list[Callable[[], Sums]] = []
+        asked: list[Sums] = []
 
-        def exchange(urgent: bool = False) -> Callable[[], Sums]:
-            """Begins the single exchange of an update, even if its gradient is computed again."""
+        def exchange(urgent: bool = False) -> Sums:
+            """Of the single exchange of an update, even if its gradient is computed again."""
             if not asked:
                 asked.append(self.exchange(local_weight, vote, urgent))
             return asked[0]
@@ -224,13 +223,13 @@ class TorchEngine:
         )
         if len(losses) < len(batches):
             return None
-        sums = exchange()()
+        sums = exchange()
         with (self.waiting or nullcontext)():
-            loss_sum = self._gathered(torch.stack(losses)).to(self._numbers_on).sum(dtype=torch.float64)
+            loss_sum = self._gathered(torch.stack(losses)).sum(dtype=torch.float64)
             weight: Tensor | float = sums.weight or 1.0  # 0 if nothing was predicted
             if self.loss_scale:
                 weight = self.loss_scale.factor * weight
-            norm = self.weights.finish().to(self._numbers_on) / weight
+            norm = self.weights.finish() / weight
         good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
         # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight and the loss scale
@@ -244,45 +243,33 @@ class TorchEngine:
         return StepStats(loss, sums.weight, gradient_norm, sums.vote)
 
     def _gradient(
-        self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Callable[[bool], Callable[[], Sums]]
+        self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Callable[[bool], Sums]
     ) -> list[Tensor]:
         """Loss sums of the micro-batches; fewer of them if all ranks give the step up.
 
-        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. The
-        exchange begins one micro-batch earlier, so that it takes no time of its own; a rank that wants to give up goes
-        to it at once."""
+        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. A
+        rank that wants to give up asks at once."""
         local = self.local_virtual_workers(len(batches) * self.dp_degree)
         self.weights.begin(len(batches) * self.dp_degree)
         losses = []
         for left, virtual_worker, batch in zip(range(len(batches), 0, -1), local, batches, strict=True):
             final, urgent = left == 1, give_up()
-            if self.processes.world_size == 1:
-                if urgent:
-                    break
-            elif urgent or left <= 2:
-                sums = exchange(urgent)
-                if (urgent or final) and sums().urgent:
-                    break
+            if self.processes.world_size > 1 and (urgent or final):
+                urgent = exchange(urgent).urgent
+            if urgent:
+                break
             losses.append(self._accumulate(batch, virtual_worker, final=final))
         return losses
 
-    def exchange(self, weight: float, vote: int, urgent: bool) -> Callable[[], Sums]:
-        """Begins to sum a step's numbers over the ranks, through their hosts' connection. The function waits for them,
-        and agrees on what fits."""
+    def exchange(self, weight: float, vote: int, urgent: bool) -> Sums:
+        """Sums a step's numbers over the ranks, through their hosts' connection, and agrees on what fits."""
         if not isinstance(self.processes, Peers):
-            return lambda: Sums(weight, vote, urgent)
+            return Sums(weight, vote, urgent)
         numbers = [weight, vote, urgent, *self.fit.numbers()]
-        gathered = self.processes.begin_to_gather(torch.tensor(numbers, dtype=torch.float64))
-
-        @cache
-        def sums() -> Sums:
-            with (self.waiting or nullcontext)():
-                of_ranks = gathered()
-            here = torch.tensor([self.fit.numbers()], dtype=torch.float64)  # what fits may be less since
-            self.fit.agree(torch.cat([of_ranks[:, 3:], here]))
-            return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 2].any()))
-
-        return sums
+        with (self.waiting or nullcontext)():
+            of_ranks = self.processes.gather_numbers(torch.tensor(numbers, dtype=torch.float64))
+        self.fit.agree(of_ranks[:, 3:])
+        return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 2].any()))
 
     def _gathered(self, array: Tensor) -> Tensor:
         """Gathers [n] of each rank into [world_size * n], by virtual worker."""
@@ -348,7 +335,7 @@ class TorchEngine:
 
     def read(self) -> TrainState:
         # The others wait here for rank 0's disk, and not in NCCL. What fits, the same for all, is saved with the state.
-        self.exchange(0.0, 0, False)()
+        self.exchange(0.0, 0, False)
         return replace(self.weights.read(self._step), loss_scale=self.scaling() or None)
 
     def write(self, state: TrainState) -> None:

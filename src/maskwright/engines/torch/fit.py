@@ -82,8 +82,8 @@ class Fit:
                 f"out of memory with one row of {T} tokens at once: activations are computed again in the backward "
                 "pass from here on (engine.activation_checkpointing), which takes about a third longer"
             )
-        if self._device != "cpu":
-            getattr(torch, self._device).empty_cache()
+        if self._device == "cuda":
+            torch.cuda.empty_cache()
 
     # ---- with the other ranks ----------------------------------------------------------------------------------
 

@@ -32,16 +32,10 @@ compiling. On a CPU they save nothing (records/experiments.md)."""
 
 
 def choose_device(wanted: str, where: str = "engine.device") -> str:
-    """Resolves `auto`: a CUDA device if there is one, else an Apple GPU, else the CPU. Raises `ConfigError` rather than
-    falling back. `where`: the option in which the user names a device."""
+    """Resolves `auto`: a CUDA device if there is one, else the CPU. Raises `ConfigError` rather than falling
+    back. `where`: the option in which the user names a device."""
     if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if wanted == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(
-            "mps was requested, but torch sees no Apple GPU",
-            where=where,
-            fix="use a Mac with Apple silicon and macOS 14 or later, or set it to cpu",
-        )
+        return "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "cuda was requested, but torch sees no CUDA device",
@@ -60,18 +54,16 @@ def choose_dtype(wanted: str, device: str) -> torch.dtype:
 
 
 def has_bf16(device: str) -> bool:
-    """Whether bf16 is fast: on CUDA from compute capability 8.0 on, on Apple's GPUs from macOS 14 on."""
+    """Whether bf16 is fast: on CUDA from compute capability 8.0 on."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device == "mps":
-        return torch.backends.mps.is_macos_or_newer(14, 0)
     return hardware.cpu_multiplies_bf16_faster()
 
 
 def has_fast_fp16(device: str) -> bool:
     """Whether fp16 is fast. GPUs from compute capability 7.0 on (V100) have units for it; most older ones multiply it
     slower than fp32, and so do nearly all CPUs, which never count."""
-    return device == "mps" or (device == "cuda" and torch.cuda.get_device_capability() >= (7, 0))
+    return device == "cuda" and torch.cuda.get_device_capability() >= (7, 0)
 
 
 def what_dtype_costs(dtype: torch.dtype, device: str, *, asked: str = "auto") -> str:
@@ -106,8 +98,6 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
 
     Raises `ConfigError` if a compiler is needed and absent.
     """
-    if device == "mps" and wanted == "on":
-        raise ConfigError("layers are not compiled for mps", where="engine.compile", fix="set it to auto or off")
     compiled = wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
     if compiled and not has_compiler(device):
         language, program = ("C++", "g++") if device == "cpu" else ("C", "gcc")
@@ -188,7 +178,6 @@ def products(device: str, dtype: torch.dtype, m: int, k: int, n: int) -> Product
         begin = time.perf_counter()
         for _ in range(count):
             a @ b
-        getattr(torch, device).synchronize()
         return time.perf_counter() - begin
 
     def between_events(count: int) -> float:
@@ -226,11 +215,6 @@ def prepare(
     """The network, and the weights that an update changes. `by_mkl`, `looked_up`: see `TorchEngine`."""
     if device == "cpu" and dtype is torch.float16:
         warn("fp16 on a CPU takes many times as long as fp32, so use it only for tests and for runs begun on a GPU")
-    if device == "mps":
-        warn(
-            "engine.device mps has never been tried. Compare the first losses with engine.device: cpu, and do not "
-            "expect the same bits"
-        )
     # 1. The layout of the weights in flat buffers.
     weights: Weights
     if looked_up is not None:

@@ -44,7 +44,6 @@ def build() -> dict[str, object]:
         "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
         "amx": torch.cpu._is_amx_tile_supported(),
         "onednn": torch.backends.mkldnn.is_available(),
-        "mps": torch.backends.mps.is_available(),
         "attention": attention_kernel(device, dtype, HEAD_WIDTH, 0.0),
         "compiler": has_compiler(device),
         "threads": cpu_threads() if device == "cpu" else torch.get_num_threads(),

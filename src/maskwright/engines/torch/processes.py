@@ -6,10 +6,8 @@ Messages about the run (`Peers`) go over gloo. Gradients and weights on CUDA dev
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -72,18 +70,9 @@ class Peers:
 
     def gather_numbers(self, numbers: Tensor) -> Tensor:
         """Gathers [n] of each rank into [world_size, n], on the CPU."""
-        return self.begin_to_gather(numbers)()
-
-    def begin_to_gather(self, numbers: Tensor) -> Callable[[], Tensor]:
-        """The function waits for what `gather_numbers` returns."""
         of_ranks = [torch.empty_like(numbers) for _ in range(self.world_size)]
-        work = cast(dist.Work, dist.all_gather(of_ranks, numbers, async_op=True))
-
-        def gathered() -> Tensor:
-            work.wait()
-            return torch.stack(of_ranks)
-
-        return gathered
+        dist.all_gather(of_ranks, numbers)
+        return torch.stack(of_ranks)
 
     def lost(self, error: Exception) -> bool:
         text = str(error).lower()
@@ -133,9 +122,6 @@ def connect(engine: run.EngineSection, device: str) -> Processes:
         torch.cuda.set_device(launch.local_rank)
     if launch is None or launch.world_size == 1:
         return Alone()
-    if device == "mps":
-        fix = "start one process, or set engine.device: cpu"
-        raise ConfigError("torch's processes cannot exchange what lies on mps", where="engine.device", fix=fix)
     if not dist.is_initialized():
         _find(launch, device)
     return Peers()
