@@ -59,8 +59,8 @@ class OneOfTwo(Peers):
     def __init__(self, sent: list[float]) -> None:
         self.rank, self.world_size, self._sent = 0, 2, torch.tensor(sent, dtype=torch.float64)
 
-    def gather_numbers(self, numbers: Tensor) -> Tensor:
-        return torch.stack([numbers, self._sent])
+    def begin_to_gather(self, numbers: Tensor) -> Callable[[], Tensor]:
+        return lambda: torch.stack([numbers, self._sent])
 
 
 def cpu_error() -> Exception:
@@ -219,7 +219,7 @@ def test_ranks_agree_on_what_fits_the_fullest(
     engine, other = (TorchEngine(prepare_run(run := config()).model, run.optimizer, run.engine, 0) for _ in range(2))
     engine.at_once, other.at_once = here, there
     engine.processes = OneOfTwo([5.0, 2, 0, *other.fit.numbers()])
-    assert engine.exchange(3.0, 1, True) == Sums(8.0, 2, urgent=True)
+    assert engine.exchange(3.0, 1, True)() == Sums(8.0, 2, urgent=True)
     assert engine.at_once == both
 
 

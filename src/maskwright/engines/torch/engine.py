@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -189,7 +189,7 @@ class TorchEngine:
             for batch in held_out[:1]:
                 self._scorer.sums(batch)
             if self.processes.world_size > 1:
-                self.exchange(0.0, 0, False)
+                self.exchange(0.0, 0, False)()
                 self.fit.run(batches[0], send, lambda: self.weights.gradients.sending)
 
         try:
@@ -200,7 +200,7 @@ class TorchEngine:
             what = f"an operation has no exact form on {self.device}: {str(error).partition('. ')[0]}"
             fix = "--set engine.reproducibility=fast"
             raise MaskwrightError(what, where="engine.reproducibility exact", fix=fix) from error
-        self.exchange(0.0, 0, False)
+        self.exchange(0.0, 0, False)()
 
     def step(
         self,
@@ -210,10 +210,10 @@ class TorchEngine:
         vote: int = 0,
     ) -> StepStats | None:
         local_weight = sum(batch.predicted for batch in batches)
-        asked: list[Sums] = []
+        asked: list[Callable[[], Sums]] = []
 
-        def exchange(urgent: bool = False) -> Sums:
-            """Of the single exchange of an update, even if its gradient is computed again."""
+        def exchange(urgent: bool = False) -> Callable[[], Sums]:
+            """Begins the single exchange of an update, even if its gradient is computed again."""
             if not asked:
                 asked.append(self.exchange(local_weight, vote, urgent))
             return asked[0]
@@ -223,7 +223,7 @@ class TorchEngine:
         )
         if len(losses) < len(batches):
             return None
-        sums = exchange()
+        sums = exchange()()
         with (self.waiting or nullcontext)():
             loss_sum = self._gathered(torch.stack(losses)).sum(dtype=torch.float64)
             weight: Tensor | float = sums.weight or 1.0  # 0 if nothing was predicted
@@ -243,33 +243,45 @@ class TorchEngine:
         return StepStats(loss, sums.weight, gradient_norm, sums.vote)
 
     def _gradient(
-        self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Callable[[bool], Sums]
+        self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Callable[[bool], Callable[[], Sums]]
     ) -> list[Tensor]:
         """Loss sums of the micro-batches; fewer of them if all ranks give the step up.
 
-        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. A
-        rank that wants to give up asks at once."""
+        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. The
+        exchange begins one micro-batch earlier, so that it takes no time of its own; a rank that wants to give up goes
+        to it at once."""
         local = self.local_virtual_workers(len(batches) * self.dp_degree)
         self.weights.begin(len(batches) * self.dp_degree)
         losses = []
         for left, virtual_worker, batch in zip(range(len(batches), 0, -1), local, batches, strict=True):
             final, urgent = left == 1, give_up()
-            if self.processes.world_size > 1 and (urgent or final):
-                urgent = exchange(urgent).urgent
-            if urgent:
-                break
+            if self.processes.world_size == 1:
+                if urgent:
+                    break
+            elif urgent or left <= 2:
+                sums = exchange(urgent)
+                if (urgent or final) and sums().urgent:
+                    break
             losses.append(self._accumulate(batch, virtual_worker, final=final))
         return losses
 
-    def exchange(self, weight: float, vote: int, urgent: bool) -> Sums:
-        """Sums a step's numbers over the ranks, through their hosts' connection, and agrees on what fits."""
+    def exchange(self, weight: float, vote: int, urgent: bool) -> Callable[[], Sums]:
+        """Begins to sum a step's numbers over the ranks, through their hosts' connection. The function waits for them,
+        and agrees on what fits."""
         if not isinstance(self.processes, Peers):
-            return Sums(weight, vote, urgent)
+            return lambda: Sums(weight, vote, urgent)
         numbers = [weight, vote, urgent, *self.fit.numbers()]
-        with (self.waiting or nullcontext)():
-            of_ranks = self.processes.gather_numbers(torch.tensor(numbers, dtype=torch.float64))
-        self.fit.agree(of_ranks[:, 3:])
-        return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 2].any()))
+        gathered = self.processes.begin_to_gather(torch.tensor(numbers, dtype=torch.float64))
+
+        @cache
+        def sums() -> Sums:
+            with (self.waiting or nullcontext)():
+                of_ranks = gathered()
+            here = torch.tensor([self.fit.numbers()], dtype=torch.float64)  # what fits may be less since
+            self.fit.agree(torch.cat([of_ranks[:, 3:], here]))
+            return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 2].any()))
+
+        return sums
 
     def _gathered(self, array: Tensor) -> Tensor:
         """Gathers [n] of each rank into [world_size * n], by virtual worker."""
@@ -335,7 +347,7 @@ class TorchEngine:
 
     def read(self) -> TrainState:
         # The others wait here for rank 0's disk, and not in NCCL. What fits, the same for all, is saved with the state.
-        self.exchange(0.0, 0, False)
+        self.exchange(0.0, 0, False)()
         return replace(self.weights.read(self._step), loss_scale=self.scaling() or None)
 
     def write(self, state: TrainState) -> None:

@@ -6,8 +6,10 @@ Messages about the run (`Peers`) go over gloo. Gradients and weights on CUDA dev
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -70,9 +72,18 @@ class Peers:
 
     def gather_numbers(self, numbers: Tensor) -> Tensor:
         """Gathers [n] of each rank into [world_size, n], on the CPU."""
+        return self.begin_to_gather(numbers)()
+
+    def begin_to_gather(self, numbers: Tensor) -> Callable[[], Tensor]:
+        """The function waits for what `gather_numbers` returns."""
         of_ranks = [torch.empty_like(numbers) for _ in range(self.world_size)]
-        dist.all_gather(of_ranks, numbers)
-        return torch.stack(of_ranks)
+        work = cast(dist.Work, dist.all_gather(of_ranks, numbers, async_op=True))
+
+        def gathered() -> Tensor:
+            work.wait()
+            return torch.stack(of_ranks)
+
+        return gathered
 
     def lost(self, error: Exception) -> bool:
         text = str(error).lower()
