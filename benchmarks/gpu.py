@@ -185,7 +185,7 @@ def _ends(setting: Setting, run: RunConfig, folder: str, steps: int) -> dict[str
             if read := before if late else stats:
                 numbers.append((float(read.loss_sum), float(read.grad_norm)))
             before = stats
-        engine.check(before)
+        engine.check()
         return bits(engine.read()), numbers
 
     engine, half = _start(setting, run, folder), steps // 2

@@ -365,13 +365,22 @@ def test_dropout_is_that_of_the_models_config_unless_it_is_set(
     assert (fresh.hidden_dropout_prob, fresh.attention_probs_dropout_prob) == (0.1, 0.1)
 
 
-def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+def test_starts_from_a_run_a_fine_tuned_run_or_random(
+    make: Callable[..., FinetuneConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     finetune(make(**{"schedule.steps": 2}), str(tmp_path / "first"))
     first = load_model(str(tmp_path / "first"))
     same_labels = prepared(make(model={"init_from": str(tmp_path / "first")}))
     assert all(
         np.array_equal(value, first.parameters[name]) for name, value in same_labels.starting_state().parameters.items()
     )
+    name, own = "classifier.out_proj.weight", {"model": {"init_from": str(tmp_path / "first")}}
+    turned = prepared(make(**own, **{"task.labels": [*reversed(first.labels)]})).starting_state().parameters[name]
+    assert np.array_equal(turned, first.parameters[name][::-1]), "each label keeps its row"
+    capsys.readouterr()
+    renamed = make(**own, **{"task.labels": {label: f"my {label}" for label in first.labels}})
+    assert not np.array_equal(prepared(renamed).starting_state().parameters[name], first.parameters[name])
+    assert "so the head's last matrix is new; if they mean the same, name them" in capsys.readouterr().err
     number = prepared(make("regression", model={"init_from": str(tmp_path / "first")}))
     found = number.starting_state().parameters
     assert found["classifier.out_proj.weight"].shape == (1, 128)
@@ -395,7 +404,7 @@ def test_numbers_are_learned_alike_in_bf16_whatever_their_mean_and_spread(
     make: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:
     """bf16 knows 2000 and 2016, and no year between."""
-    keys = {"schedule.steps": 12, "evaluation.every_steps": 12, "engine.dtype": "bf16"}
+    keys = {"schedule.steps": 20, "evaluation.every_steps": 20, "engine.dtype": "bf16"}
     finetune(config := make("regression", **keys), str(tmp_path / "counts"))
     for split in tmp_path.glob("*.jsonl"):
         lines = map(json.loads, split.read_text().splitlines())

@@ -62,7 +62,6 @@ def test_unreadable_paths(cli: Cli, tokenizer: str, tmp_path: Path, config_file:
     missing = tmp_path / "missing"
     for command in (
         ("data", "audit", missing),
-        ("data", "audit", Path(tokenizer) / "tokenizer.json", "--to", missing / "page.html"),
         ("data", "prepare", missing, "--tokenizer", tokenizer, "--to", tmp_path / "out"),
         ("data", "inspect", missing),
         ("data", "verify", missing),

@@ -263,16 +263,6 @@ def test_an_update_that_is_begun_again_lacks_nothing(
     assert len(engine.weights.gradients._sums) == 2
 
 
-def test_rows_at_once_of_an_earlier_checkpoint_are_kept() -> None:
-    assert AtOnce.of_record({}) == AtOnce()
-    assert [AtOnce.of_record({"rows_at_once": rows}) for rows in (None, 4, 0)] == [
-        AtOnce(),
-        AtOnce(4),
-        AtOnce(1, recompute=True),
-    ]
-    assert AtOnce.of_record({"at_once": {"rows": 2, "recompute": False}}) == AtOnce(2)
-
-
 def test_memory_is_freed_once_nothing_holds_what_ran_out(
     config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,10 @@ def test_resume_is_bit_identical(
     task.pretrain(run, str(tmp_path / "stopped"))
 
     require_same_ends(tmp_path / "straight", tmp_path / "stopped")
-    ends = [checkpoint.load_newest(str(tmp_path / name / "checkpoints")) for name in ("straight", "stopped")]
+    ends = [
+        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False)
+        for name in ("straight", "stopped")
+    ]
     assert ends[0] and ends[1] and ends[0][0].step == 12
     muon = {"momentum"} if keys.get("optimizer.kind") == "muon" else set()
     assert set(ends[0][0].moments) == {"exp_avg", "exp_avg_sq"} | muon

@@ -1,4 +1,4 @@
-"""The four kinds of model of `sentence-transformers` on exported folders, beside our own numbers."""
+"""Both kinds of model of `sentence-transformers` on exported folders, beside our own numbers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from finetuned import finished_run, shape
 from maskwright.cli.main import run as command
 from maskwright.core import storage
 from maskwright.core.errors import InputError
-from maskwright.labels.encode import open_tokenizer
 from maskwright.labels.example import Example
-from maskwright.model.hf.names import encoder_pieces
-from maskwright.model.torch.compare import our_model
 from maskwright.tasks.export.sentence_transformers import export_as
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.tasks.models.modules import prompt_of
@@ -36,8 +33,6 @@ TEXTS = [" ".join(GENERATOR.choice(WORDS, GENERATOR.integers(1, 50))) for _ in r
 PAIRS = list(zip(TEXTS[:6], TEXTS[6:], strict=True))
 CLASSES = {
     "dense": "SentenceTransformer",
-    "sparse": "SparseEncoder",
-    "late": "MultiVectorEncoder",
     "rerank": "CrossEncoder",
 }
 
@@ -93,55 +88,15 @@ def saves_the_same(model: Any, folder: Path) -> None:
             assert ours == theirs, file
 
 
-def rows(model: TrainedModel, *, bare: bool) -> list[np.ndarray[Any, Any]]:
-    """Logits, or last hidden states, [T, …] of each of `TEXTS`, a text at a time."""
-    kept = {piece.hf_name for piece in encoder_pieces(model.config)}
-    parameters = {name: value for name, value in model.parameters.items() if not bare or name in kept}
-    say, words = our_model(model.config, parameters), open_tokenizer(model.tokenizer_folder)
-    words.enable_truncation(model.config.max_seq_len)
-    result = []
-    for text in TEXTS:
-        ids = np.array([words.encode(text).ids])
-        result.append(say(ids, np.ones_like(ids), np.zeros_like(ids))[0])
-    return result
-
-
-def maxsim(query: np.ndarray[Any, Any], passage: np.ndarray[Any, Any]) -> float:
-    return float(sum(max(float(token @ other) for other in passage) for token in query))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert", "bert", "eurobert", "gte"])
-def test_vectors_and_scores_are_ours(architecture: str, tokenizer: str, tmp_path: Path) -> None:
-    """Trained by nobody, so that every kind begins with the same run. All are loaded without a warning."""
+def test_vectors_are_ours(architecture: str, tokenizer: str, tmp_path: Path) -> None:
+    """Loaded without a warning."""
     run = str(finished_run(tmp_path / "run", shape(architecture, "masked_lm"), tokenizer))
-    model = load_model(run)
-    for kind in CLASSES:
-        words = ["export", run, "--to", str(tmp_path / kind), "--sentence-transformers", kind]
-        assert command(words) == 0
-
+    assert command(["export", run, "--to", str(tmp_path / "dense"), "--sentence-transformers", "dense"]) == 0
     theirs = loaded("dense", tmp_path / "dense").encode(TEXTS, batch_size=5)
     examples = [Example("x", number, text=text) for number, text in enumerate(TEXTS)]
-    np.testing.assert_allclose(theirs, vectors(model, examples, 64, "cpu"), atol=1e-5)
-
-    theirs = loaded("sparse", tmp_path / "sparse").encode(TEXTS, batch_size=5).to_dense().numpy()
-    logits = rows(model, bare=False)
-    ours = np.stack([np.log1p(np.maximum(each, 0)).max(0) for each in logits])
-    assert ours.shape == (12, 400) and 0 < (ours > 0).mean() < 1
-    np.testing.assert_allclose(theirs, ours, atol=1e-5)
-
-    encoder = loaded("late", tmp_path / "late")
-    queries, passages = encoder.encode_query(TEXTS[:3], batch_size=2), encoder.encode_document(TEXTS, batch_size=5)
-    ours = [each / np.linalg.norm(each, axis=-1, keepdims=True) for each in rows(model, bare=True)]
-    for their, our in zip(passages, ours, strict=True):
-        np.testing.assert_allclose(their.numpy(), our, atol=1e-5)
-    scores = np.array([[maxsim(query, passage) for passage in ours] for query in ours[:3]])
-    np.testing.assert_allclose(encoder.similarity(queries, passages).numpy(), scores, rtol=1e-6, atol=1e-5)
-
-    judge = loaded("rerank", tmp_path / "rerank")
-    numbers = scores_of(load_model(str(tmp_path / "rerank")))
-    np.testing.assert_allclose(judge.predict(PAIRS, batch_size=4), 1 / (1 + np.exp(-numbers)), atol=1e-5)
-    assert [each["corpus_id"] for each in judge.rank(TEXTS[0], TEXTS[6:])] != []
+    np.testing.assert_allclose(theirs, vectors(load_model(run), examples, 64, "cpu"), atol=1e-5)
 
 
 def test_vectors_follow_the_modules_of_a_folder(
@@ -252,11 +207,10 @@ def test_a_classifier_becomes_one_score(architecture: str, tokenizer: str, tmp_p
 def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = {task: str(finished_run(tmp_path / task, shape("roberta", task), tokenizer)) for task in TASKS}
     for task, words, said in (
-        ("regression", ["sparse"], "is a RobertaForSequenceClassification, without a masked-LM head. Fix: use the"),
         ("regression", ["rerank", "--relevant", "yes"], "predicts a number, and has no labels. Fix: name no relevant"),
-        ("masked_lm", ["rerank", "--relevant", "yes"], "has no labels. Fix: name no relevant label"),
+        ("masked_lm", ["rerank"], "has learned to score no pairs. Fix: fine-tune it on pairs"),
         ("masked_lm", ["dense", "--relevant", "yes"], "a relevant label is for rerank alone. Fix: leave it out"),
-        ("masked_lm", ["late", "--onnx"], "ONNX files need a model with a head, which late lacks. Fix: leave"),
+        ("masked_lm", ["dense", "--onnx"], "ONNX files need a model with a head, which dense lacks. Fix: leave"),
         ("token_classification", ["rerank"], "is a RobertaForTokenClassification, which scores no pairs. Fix: use "),
         ("single_label_classification", ["rerank"], "chooses among 3 labels, which make no single score. Fix: fine"),
         ("multi_label_classification", ["rerank"], "does not name the relevant label. Fix: name it with"),
@@ -278,15 +232,16 @@ TASKS: tuple[Any, ...] = (
 def test_a_card_says_how_the_folder_is_used(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = str(finished_run(tmp_path / "run", shape("bert", "masked_lm"), tokenizer))
     capfd.readouterr()
-    words = ["export", run, "--to", str(tmp_path / "late"), "--sentence-transformers", "late", "--json"]
+    words = ["export", run, "--to", str(tmp_path / "dense"), "--sentence-transformers", "dense", "--json"]
     assert command(words) == 0
     value = json.loads(capfd.readouterr().out)
     assert value["largest_hidden_state_difference"] < 1e-5 and "largest_logit_difference" not in value
-    card = (tmp_path / "late" / "README.md").read_text()
+    card = (tmp_path / "dense" / "README.md").read_text()
     assert (
-        "library_name: sentence-transformers\npipeline_tag: feature-extraction\ntags: [bert, late, maskwright]" in card
+        "library_name: sentence-transformers\npipeline_tag: sentence-similarity\ntags: [bert, dense, maskwright]"
+        in card
     )
     assert "its fp32 hidden states differ by at most" in card
-    assert "`sentence_transformers.MultiVectorEncoder` loads it" in card
+    assert "`sentence_transformers.SentenceTransformer` loads it" in card
     with pytest.raises(InputError, match="is not empty"):
-        export_as("dense", load_model(run), str(tmp_path / "late"))
+        export_as("dense", load_model(run), str(tmp_path / "dense"))

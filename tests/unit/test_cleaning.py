@@ -18,26 +18,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import prepared
-from html_page import Page
 from tokenizer_kinds import with_declared
 
-from maskwright.core import extras
-from maskwright.core.errors import ConfigError, InputError, SourceError
+from maskwright.core.errors import InputError, SourceError
 from maskwright.data.prepare import encode
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.store import TokenStore
 from maskwright.processes.runner import Runner
-from maskwright.report import document
-from maskwright.tasks.measure import audit_page
-from maskwright.text.audit import MOJIBAKE as AUDITED
 from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
 from maskwright.text.cleaning import c4, contamination, gopher, near_duplicates, words
 from maskwright.text.cleaning.contamination import Contamination, EvaluationTexts, read_evaluations
 from maskwright.text.cleaning.language import merge_languages
 from maskwright.text.cleaning.limits import Limits
-from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in, without_mojibake
 from maskwright.text.cleaning.personal_data import with_placeholders
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Document
@@ -274,57 +268,6 @@ def test_a_phone_number_is_masked_whole_and_beside_others() -> None:
     assert masked_text("The conversation with 8.8.8.8") == "The conversation with 22.214.171.124"
 
 
-# ---- mojibake -------------------------------------------------------------------------------------------------------
-
-
-MOJIBAKE = {
-    "cafÃ© au lait": "café au lait",
-    "donâ€™t say â€œnoâ€\x9d": "don’t say “no”",
-    "He said \x93no\x94 and “yes” in 東京": "He said “no” and “yes” in 東京",
-    "voilÃ\xa0 le travail": "voilà le travail",
-    "Ð¼Ð¾Ñ\x81ÐºÐ²Ð°": "москва",
-}
-
-
-def test_mojibake_is_mended_and_nothing_else() -> None:
-    counts: Counter[str] = Counter()
-    said: list[str] = []
-    fine = "“ﬁne” naïve façade — L’été &eacute; São Paulo, Москва, 東京, e\u0301 ½ ™"
-    for number, (broken, mended) in enumerate(MOJIBAKE.items(), 1):
-        text = Document((f"{fine}\n{broken}",), False, "f", 1)
-        found = without_mojibake(text, counts, lambda kind, what: said.append(f"{kind}: {what}"))
-        assert found.text == f"{fine}\n{mended}" and counts == {LINES_MENDED: number}
-        assert mojibake_in(text.text) and not mojibake_in(mended)
-        sentences = without_mojibake(Document((fine, broken), True, "f", 1), Counter())
-        assert sentences.parts == (fine, mended) and sentences.has_sentences
-    assert said[0] == f"{LINES_MENDED}: cafÃ© au lait -> café au lait"
-    untouched = Document((fine,), False, "f", 1)
-    assert without_mojibake(untouched, counts) is untouched and not mojibake_in(fine)
-
-
-def test_mojibake_is_counted_mended_and_recorded(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the audit would change, the store has; equal documents are those that are equal once they are mended."""
-    path = tmp_path / "a.jsonl"
-    texts = [*MOJIBAKE, *MOJIBAKE.values(), *(f"Ordinary text {number}." for number in range(20))]
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    cleaning = CleaningOptions(fix_mojibake=True)
-    found = audit([str(path)], cleaning=cleaning)
-    assert found.findings[AUDITED].count == found.changed[LINES_MENDED].count == len(MOJIBAKE)
-    assert found.findings[AUDITED].examples[0] == f"{path}:1: cafÃ© au lait"
-    mended = prepared(path, tokenizer, tmp_path / "a", PrepareOptions(valid_fraction=0.0), cleaning=cleaning)
-    counts = mended.manifest["counts"]
-    assert (counts["duplicates"], counts["changed"]) == (len(MOJIBAKE), {LINES_MENDED: len(MOJIBAKE)})
-    assert mended.manifest["options"]["cleaning"]["fix_mojibake"] and "ftfy" in mended.manifest["versions"]
-    assert "cleaning repaired 5 lines of mojibake" in report(mended.location, mended.manifest)
-    monkeypatch.setattr(extras, "installed", lambda package: package not in ("ftfy", "py3langid"))
-    without = audit([str(path)])
-    assert AUDITED not in without.findings and "not counted without ftfy" in audit_report(without)
-    with pytest.raises(ConfigError, match="--fix-mojibake: the package ftfy is not installed"):
-        CleaningOptions(fix_mojibake=True)
-
-
 # ---- the store -------------------------------------------------------------------------------------------------------
 
 
@@ -534,10 +477,6 @@ def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: st
     ]
     example = result.left_out["contamination: shares words with an evaluation example"].examples[0]
     assert example.startswith(f"{messy}:35 ({messy.parent}/test.csv:2): ")
-    page = Page(document.html(audit_page.TITLE, audit_page.sections(result)))  # which has no links, scripts or pictures
-    assert not {tag for tag, _ in page.elements} & {"a", "img", "link", "script", "iframe"}
-    for shown in ("near duplicates", "1,024 to 2,047 characters", "Latin", "tokens per word", "de 1 document"):
-        assert shown in page.text
 
 
 def test_wrong_languages_are_one_line() -> None:

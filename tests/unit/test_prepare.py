@@ -85,7 +85,7 @@ def test_many_documents_of_data_or_markup_are_warned_of(
     sources = Sources([str(tmp_path)], layout="lines")
     prepare(Request(sources, tokenizer, str(tmp_path / "store")))
     learn_from(sources, 1_000_000, list)
-    warning = "warning: 101 of 1,000 documents are lists with brackets and quotes, which become tokens, such as "
+    warning = "warning: 101 of 1,000 documents are lists, whose brackets and quotes become tokens, such as "
     warning += f"{tmp_path}/a.txt:1: ['word', '0'] …; save them as JSON lines"
     assert capsys.readouterr().err.count(warning) == 2 * is_warned_of
 

@@ -291,7 +291,7 @@ def test_lists_of_words_are_text(tmp_path: Path) -> None:
         ("markup", ["<!DOCTYPE html>", "<p>a</p>", "a<br />b", '<DIV class="x">', "<?xml version", '<doc id="1">']),
         ("entities", ["a &amp; b", "it&#39;s", "a&nbsp;b", "&#x2019;", "caf\u00e9 &lt;3"]),
         ("escapes", [r"One.\n\nTwo", r"one\n Two\r\n", r"caf\u00e9 na\u00efve"]),
-        ("pieces", ["▁The ▁lo wer", "the lo@@ wer", "go ##ing on", "ĠThe Ġlow Ġend Ġof", "TheĠlowĠendĠof"]),
+        ("pieces", ["▁The ▁lo wer", "the lo@@ wer", "go ##ing on", "ĠThe Ġlow Ġend Ġof", "a <unk> word", "role @-@ play"]),
         ("numbers", ["464 3290 318 257 922 3290 11 13", "1\t2\t3 4 5 6 7 8 9"]),
         ("decomposed", ["cafe\u0301", "\u1112\u1161\u11ab", "tie\u0302\u0301ng Vie\u0323\u0302t"]),
         ("separator", ["<|endoftext|>", "-----", "* * *"]),

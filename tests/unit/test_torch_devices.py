@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,66 +21,24 @@ from maskwright.model.config import model_config
 
 AVX2 = "fpu sse4_2 avx avx2 fma f16c"
 SHAPE = model_config(ModelSection(size="nano"), 300, 32)
-NO_BF16 = " (this CPU has no fast bf16 products)"
+NO_BF16, SCALED = " (this CPU has no fast bf16 products)", " with loss scaling (no bf16 here)"
 
 
-@dataclass
-class Machine:
-    """What torch and Linux are made to say of one."""
-
-    patch: pytest.MonkeyPatch
-
-    def has(self, *, capability: tuple[int, int] | None = None, macos: tuple[int, int] | None = None) -> None:
-        newer = (macos or (0, 0)).__ge__
-        self.patch.setattr(torch.cuda, "is_available", lambda: capability is not None)
-        self.patch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
-        self.patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: (capability or (0, 0)) >= (8, 0))
-        self.patch.setattr(torch.backends.mps, "is_available", lambda: macos is not None)
-        self.patch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version: newer(version))
-
-    def has_cpu(self, flags: str | None, vendor: str = "GenuineIntel") -> None:
-        self.patch.setattr(hardware, "_cpuinfo", lambda name, *_: vendor if name == "vendor_id" else flags)
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
-
-
-@pytest.mark.parametrize(
-    ("capability", "dtype", "costs"),
-    [
-        ((9, 0), torch.bfloat16, ""),
-        ((8, 0), torch.bfloat16, ""),
-        ((7, 5), torch.float16, " with loss scaling (no bf16 here)"),  # T4
-        ((7, 0), torch.float16, " with loss scaling (no bf16 here)"),  # V100
-        ((6, 1), torch.float32, " (no bf16 and no fast fp16 here)"),
-    ],
-)
-def test_cuda_takes_what_it_is_fast_at(
-    machine: Machine, capability: tuple[int, int], dtype: torch.dtype, costs: str
+def has(
+    patch: pytest.MonkeyPatch,
+    *,
+    capability: tuple[int, int] | None = None,
+    macos: tuple[int, int] = (0, 0),
+    flags: str | None = "",
+    vendor: str = "GenuineIntel",
 ) -> None:
-    machine.has(capability=capability, macos=(14, 0))
-    assert choose_device("auto") == "cuda"
-    assert choose_dtype("auto", "cuda") is dtype
-    assert what_dtype_costs(dtype, "cuda") == costs
-    assert choose_dtype("fp32", "cuda") is torch.float32
-
-
-@pytest.mark.parametrize(
-    ("macos", "dtype", "costs"),
-    [((15, 1), torch.bfloat16, ""), ((13, 3), torch.float16, " with loss scaling (no bf16 here)")],
-)
-def test_an_apple_gpu_comes_after_cuda(
-    machine: Machine, macos: tuple[int, int], dtype: torch.dtype, costs: str
-) -> None:
-    machine.has(macos=macos)
-    assert choose_device("auto") == choose_device("mps") == "mps"
-    assert choose_dtype("auto", "mps") is dtype
-    assert what_dtype_costs(dtype, "mps") == costs
-    assert not choose_compile("auto", "mps", 1e20)
-    with pytest.raises(ConfigError, match="not compiled for mps"):
-        choose_compile("on", "mps", 0.0)
+    """What torch and Linux are made to say of a machine."""
+    patch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    patch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: (capability or (0, 0)) >= (8, 0))
+    patch.setattr(torch.backends.mps, "is_available", lambda: macos > (0, 0))
+    patch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version: macos >= version)
+    patch.setattr(hardware, "_cpuinfo", lambda name, *_: vendor if name == "vendor_id" else flags)
 
 
 def test_processes_do_not_share_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,32 +50,43 @@ def test_processes_do_not_share_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("flags", "vendor", "dtype", "costs"),
+    ("machine", "device", "dtype", "costs"),
     [
-        (AVX2, "AuthenticAMD", torch.float32, NO_BF16),
-        (AVX2 + " avx512f avx512_vnni avx512_fp16", "GenuineIntel", torch.float32, NO_BF16),
-        (None, "", torch.float32, NO_BF16),  # not Linux
-        (AVX2 + " avx512f avx512_bf16", "AuthenticAMD", torch.bfloat16, ""),
-        (AVX2 + " avx512f avx512_bf16", "GenuineIntel", torch.float32, NO_BF16),
-        (AVX2 + " avx512f avx512_bf16 amx_bf16", "GenuineIntel", torch.bfloat16, ""),
-        ("fp asimd fphp asimdhp bf16 i8mm", "", torch.bfloat16, ""),  # Graviton 3
+        ({"capability": (8, 0), "macos": (14, 0)}, "cuda", torch.bfloat16, ""),
+        ({"capability": (7, 5)}, "cuda", torch.float16, SCALED),  # T4
+        ({"capability": (7, 0)}, "cuda", torch.float16, SCALED),  # V100
+        ({"capability": (6, 1)}, "cuda", torch.float32, " (no bf16 and no fast fp16 here)"),
+        ({"macos": (15, 1)}, "mps", torch.bfloat16, ""),
+        ({"macos": (13, 3)}, "mps", torch.float16, SCALED),
+        ({"flags": AVX2, "vendor": "AuthenticAMD"}, "cpu", torch.float32, NO_BF16),
+        ({"flags": AVX2 + " avx512f avx512_vnni avx512_fp16"}, "cpu", torch.float32, NO_BF16),
+        ({"flags": None, "vendor": ""}, "cpu", torch.float32, NO_BF16),  # not Linux
+        ({"flags": AVX2 + " avx512f avx512_bf16", "vendor": "AuthenticAMD"}, "cpu", torch.bfloat16, ""),
+        ({"flags": AVX2 + " avx512f avx512_bf16"}, "cpu", torch.float32, NO_BF16),
+        ({"flags": AVX2 + " avx512f avx512_bf16 amx_bf16"}, "cpu", torch.bfloat16, ""),
+        ({"flags": "fp asimd fphp asimdhp bf16 i8mm", "vendor": ""}, "cpu", torch.bfloat16, ""),  # Graviton 3
     ],
 )
-def test_a_cpu_takes_bf16_where_it_is_faster_and_fp16_never(
-    machine: Machine, flags: str | None, vendor: str, dtype: torch.dtype, costs: str
+def test_each_machine_takes_what_it_is_fast_at(
+    machine: dict[str, Any], device: str, dtype: torch.dtype, costs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.has()
-    machine.has_cpu(flags, vendor)
-    assert choose_device("auto") == "cpu"
-    assert choose_dtype("auto", "cpu") is dtype
-    assert what_dtype_costs(dtype, "cpu") == costs
-    assert what_dtype_costs(dtype, "cpu", asked="fp32") == ""
+    """CUDA before Apple's GPUs; a CPU never fp16, and bf16 where it is faster."""
+    has(monkeypatch, **machine)
+    assert choose_device("auto") == choose_device(device) == device
+    assert choose_dtype("auto", device) is dtype and choose_dtype("fp32", device) is torch.float32
+    assert what_dtype_costs(dtype, device) == costs
+    assert what_dtype_costs(torch.float32, "cpu", asked="fp32") == ""
 
 
-def test_the_engine_says_what_auto_took(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_for_apple_gpus() -> None:
+    assert not choose_compile("auto", "mps", 1e20)
+    with pytest.raises(ConfigError, match="not compiled for mps"):
+        choose_compile("on", "mps", 0.0)
+
+
+def test_the_engine_says_what_auto_took(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    machine.has()
-    machine.has_cpu(AVX2)
+    has(monkeypatch, flags=AVX2)
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1), 0)
     assert f"on cpu, 1 thread, float32{NO_BF16}, layers not compiled" in engine.description
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1, dtype="fp32"), 0)
@@ -132,24 +100,25 @@ def test_the_engine_says_what_auto_took(machine: Machine, monkeypatch: pytest.Mo
     ("flags", "dtype", "by_mkl"),
     [("amx_bf16", "bf16", True), ("amx_bf16", "fp32", False), ("avx512_bf16", "bf16", False)],
 )
-def test_mkl_computes_gradients_with_amx_alone(machine: Machine, flags: str, dtype: str, *, by_mkl: bool) -> None:
+def test_mkl_computes_gradients_with_amx_alone(
+    monkeypatch: pytest.MonkeyPatch, flags: str, dtype: str, *, by_mkl: bool
+) -> None:
     """Each process of a run does as the others do."""
-    machine.has()
-    machine.has_cpu(flags)
-    machine.patch.setattr(processes, "mkl_product", lambda: print)
+    has(monkeypatch, flags=flags)
+    monkeypatch.setattr(processes, "mkl_product", lambda: print)
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1, dtype=dtype), 0)
     assert ("gradients of matrices by MKL in fp32" in engine.description) is by_mkl is engine.by_mkl
     peers = object.__new__(processes.Peers)
     for all_can in (True, False):
-        machine.patch.setattr(processes.Peers, "has_mkl", all_can)
+        monkeypatch.setattr(processes.Peers, "has_mkl", all_can)
         for begun in (None, True, False):
             chosen = prepare.mkl_takes_gradients("cpu", engine.dtype, peers, compiled=False, begun=begun)
             assert chosen is (dtype == "bf16" and all_can and begun is not False)
     assert not prepare.mkl_takes_gradients("cpu", engine.dtype, Alone(), compiled=True)
 
 
-def test_what_is_absent_is_never_replaced(machine: Machine) -> None:
-    machine.has()
+def test_what_is_absent_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    has(monkeypatch)
     for device, said in (("mps", "torch sees no Apple GPU"), ("cuda", "torch sees no CUDA device")):
         with pytest.raises(ConfigError, match=said):
             choose_device(device)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskwright.model.torch import in_place
+from maskwright.model.torch import cross_entropy
 from maskwright.model.torch.embedding import EmbeddingTable
 from maskwright.model.torch.linear import Linear, mkl_product
 
@@ -19,53 +16,25 @@ def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-def queries_keys_values(flat: Tensor, *, rotary: bool) -> Tensor:
-    M, T, H, h = 2, 9, 3, 8
-    angles = drawn(M, 1, T, h // 2, dtype=torch.float32)
-    rotation = (angles.cos().to(flat.dtype), angles.sin().to(flat.dtype)) if rotary else None
-    return torch.stack(in_place.queries_keys_values(flat.view(M, T, 3 * H, h), H, rotation))
-
-
-def loss(x: Tensor, towards: float = 1.0) -> Tensor:
-    positions = len(x)
-    labels, weights = torch.arange(positions) % 7, torch.arange(positions) / positions
-    return in_place.cross_entropy_sum(x * 3, labels, weights) * towards
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("function", "shape"),
-    [
-        (partial(queries_keys_values, rotary=True), (2, 9, 72)),
-        (partial(queries_keys_values, rotary=False), (2, 9, 72)),
-        (in_place.gated, (2, 5, 12)),
-        (partial(in_place.blocks_around, block=4), (2, 3, 8, 8)),
-        (partial(in_place.blocks_around, block=4), (2, 3, 10, 8)),
-        *((loss, (positions, 33)) for positions in (0, 5, 19)),
-        (partial(loss, towards=0.5), (19, 33)),
-    ],
-)
-def test_by_hand_as_by_autograd(
-    function: Callable[[Tensor], Tensor], shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("positions", "towards"), [(0, 1.0), (5, 1.0), (19, 1.0), (19, 0.5)])
+def test_the_loss_of_predictions(
+    positions: int, towards: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_place, "OF_SEVERAL_THREADS", 8)
+    monkeypatch.setattr(cross_entropy, "OF_SEVERAL_THREADS", 8)
+    labels, weights = torch.arange(positions) % 7, torch.arange(positions) / positions
 
-    def both() -> list[Tensor]:
-        x = drawn(*shape, dtype=dtype).requires_grad_()
-        found = function(x)
-        found.backward(drawn(*found.shape, dtype=found.dtype) if found.dim() else None)
-        return [found, x.grad]
+    def both(*, by_hand: bool) -> list[Tensor]:
+        x = drawn(positions, 33, dtype=dtype).requires_grad_()
+        if by_hand:
+            loss = cross_entropy.cross_entropy_sum(x * 3, labels, weights)
+        else:
+            loss = (F.cross_entropy((x * 3).float(), labels, reduction="none") * weights).sum()
+        (loss * towards).backward()
+        return [loss, x.grad]
 
-    by_hand = both()
-    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
-    for one, other in zip(by_hand, both(), strict=True):
+    for one, other in zip(both(by_hand=True), both(by_hand=False), strict=True):
         assert torch.equal(one, other)
-
-
-def test_blocks_have_their_neighbours() -> None:
-    x = drawn(2, 3, 10, 8, dtype=torch.float32)
-    first = torch.cat((torch.zeros(3, 4, 8), x[0, :, :8]), 1)
-    assert torch.equal(in_place.blocks_around(x, 4)[0], first)
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -26,7 +26,6 @@ from maskwright.monitor.watch.numbers import POINTS, Numbers
 from maskwright.monitor.watch.runs import Runs, Watched
 from maskwright.monitor.watch.series import KEPT_SECONDS, RunCurves, Shelf, buckets
 from maskwright.run import grown, liveness
-from maskwright.run.grown import Grown
 
 FAR = "memory://watched"
 
@@ -82,14 +81,8 @@ def test_runs_are_found_at_any_depth_once_and_links_in_a_circle_end(tmp_path: Pa
     far.mkdir(parents=True)
     (far / "config.resolved.json").touch()
     found = find.find([str(tmp_path)])
-    assert [place.name for place in found.places] == [
-        "copies",
-        "group/deep/er/three",
-        "group/two",
-        "one",
-        "two/checkpoints/six",
-    ]
-    assert found.problems == []
+    names = ["copies", "group/deep/er/three", "group/two", "one", "two/checkpoints/six"]
+    assert [place.name for place in found.places] == names and found.problems == []
     twice = find.find([str(tmp_path / name) for name in ("group/deep", "one", "group/deep/er", "none")], several=True)
     assert sorted(place.name for place in twice.places) == ["deep/er/three", "one"]
 
@@ -285,15 +278,7 @@ def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) 
     """Each file in turn is cut at some places, emptied, filled with rubbish, and replaced by a folder."""
     made = MadeRun(tmp_path / "run", lines=60, ranks=2).write()
     runs = Runs([str(tmp_path)])
-    rubbish = [
-        b"",
-        b"null",
-        b"[1, 2",
-        b'{"step": "x"}\n',
-        b"\xff\xfe\x00",
-        b'{"step": 1, "loss": [NaN]}\n' * 3,
-        b"[" * 9999,
-    ]
+    rubbish = [b"", b"null", b'{"step": "x"}\n', b"\xff\xfe\x00", b'{"step": 1, "loss": [NaN]}\n' * 3, b"[" * 9999]
     chance = random.Random(1)
     for path in sorted(path for path in made.folder.rglob("*") if path.is_file() and path.suffix != ".safetensors"):
         content = path.read_bytes()
@@ -386,29 +371,6 @@ def test_the_log_is_read_from_its_end_and_each_byte_once(
     assert ask(after=10_000) == (["anew"], 0, 5)
 
 
-def test_a_file_is_read_as_it_grows_is_cut_and_written_anew(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    file = Grown(Folder(str(tmp_path)), "lines")
-    assert list(file.news()) == [None]  # it is not there yet
-
-    def write(text: str, mode: str = "w") -> list[bytes | None]:
-        with path.open(mode) as written:
-            written.write(text)
-        return list(file.news())
-
-    assert write("one\ntw") == [b"one\n"]
-    assert write("", "a") == []
-    assert write("o\nthree\n", "a") == [b"two\nthree\n"]
-    assert write("one\n") == [None, b"one\n"]
-    assert write("ONE\ntwo\n") == [None, b"ONE\ntwo\n"]  # longer than before, and another file
-    other = tmp_path / "other"
-    other.write_text("ONE\ntwo\n")
-    other.replace(path)
-    assert write("four\n", "a") == [b"four\n"]  # another file with the same lines is the same file
-    path.unlink()
-    assert list(file.news()) == [None]
-
-
 @pytest.mark.parametrize("lines", [0, 1, 59, 200, 6_000])
 def test_the_newest_numbers_of_a_long_file_are_those_of_the_whole(
     tmp_path: Path, lines: int, monkeypatch: pytest.MonkeyPatch
@@ -470,10 +432,7 @@ def test_buckets_are_those_of_a_slow_twin() -> None:
 @pytest.mark.parametrize("at_a_url", [False, True])
 def test_curves_of_a_file_that_grows_and_is_rewritten(tmp_path: Path, far: str, at_a_url: bool) -> None:
     place = Folder(far if at_a_url else str(tmp_path))
-    lines = [
-        json.dumps({"step": s, "loss": 1.0 / s, "valid_loss": 2.0} if s % 2 else {"step": s, "loss": 1.0 / s})
-        for s in range(1, 9)
-    ]
+    lines = [json.dumps({"step": s, "loss": 1.0 / s} | ({"valid_loss": 2.0} if s % 2 else {})) for s in range(1, 9)]
     series = RunCurves(place)
 
     def points(*names: str) -> dict[str, list[int]]:
@@ -494,6 +453,8 @@ def test_curves_of_a_file_that_grows_and_is_rewritten(tmp_path: Path, far: str, 
     write([*lines[:3], '{"step": 4, "loss": 7.5}', lines[2], lines[3]])
     assert points("loss") == {"loss": [1, 2, 3, 4]} and series.curves(["loss"], 100)["loss"]["value"][-1] == 0.25
     assert series.curves(["loss"], 100, 2, 3)["loss"]["step"] == [2, 3]
+    write([json.dumps({"step": s, "loss": 2.0}) for s in range(11, 31)])  # longer than before, and another file
+    assert points("loss") == {"loss": [*range(11, 31)]}
 
 
 def test_curves_that_nobody_looks_at_are_forgotten(tmp_path: Path) -> None:

@@ -39,11 +39,9 @@ class Asked:
         self.index = RunIndex([str(folder)], stop_seconds=stop_seconds)
         self._app = application(self.index, token=TOKEN, host=host)
 
-    def __call__(
-        self, path: str, method: str = "GET", headers: dict[str, str] = BEARER, **query: Any
-    ) -> tuple[int, Any]:
+    def __call__(self, path: str, *how: Any, **query: Any) -> tuple[int, Any]:
         """(status, JSON or bytes). What is sent is in `headers` afterwards."""
-        return asyncio.run(self.answer(path, method, headers, **query))
+        return asyncio.run(self.answer(path, *how, **query))
 
     async def answer(
         self, path: str, method: str = "GET", headers: dict[str, str] = BEARER, **query: Any
@@ -58,12 +56,9 @@ class Asked:
 
         scope = {
             "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": "1.1",
             "scheme": "http",
             "method": method,
             "path": path,
-            "raw_path": path.encode(),
             "root_path": "",
             "query_string": urlencode(query, doseq=True).encode(),
             "headers": [(key.encode(), value.encode()) for key, value in {"host": "127.0.0.1:8484", **headers}.items()],
@@ -113,6 +108,11 @@ def test_a_run_and_what_is_told_of_it(ask: Asked, one: str) -> None:
     assert {"loss", "valid_loss", "learning_rate", "tokens", "time"} <= set(found["metrics"]) - {"step"}
     assert "step" not in found["metrics"]
     assert ask.headers["cache-control"] == "no-store"
+    _, end = ask(f"/api/runs/{one}/log", lines=3)
+    assert len(end["lines"]) == 3 and end["start"] == end["lines"][0]["at"] > 0
+    assert "https://***@host" in end["lines"][2]["text"] and "hunter2" not in json.dumps(end)
+    assert ask(f"/api/runs/{one}/log", search="hunter")[1]["lines"] == []  # a secret is not found either
+    assert len(ask(f"/api/runs/{one}/log", search="SAVED")[1]["lines"]) == 2
 
 
 def test_a_name_that_is_not_utf8_does_not_take_the_page_down(tmp_path: Path) -> None:
@@ -125,51 +125,25 @@ def test_a_name_that_is_not_utf8_does_not_take_the_page_down(tmp_path: Path) -> 
 
 
 def test_series(ask: Asked, one: str, root: Path) -> None:
-    two = next(run["id"] for run in ask("/api/runs")[1]["runs"] if run["name"] == "two")
-    given: dict[str, Any] = {"run": [one, two, "gone"], "metric": ["loss", "valid_loss", "nothing"], "points": 50}
-    status, found = ask("/api/series", **given)
-    assert status == 200
-    told = {(line["run"], line["metric"]): line for line in found["series"]}
-    assert told.keys() == {(run, name) for run in (one, two) for name in ("loss", "valid_loss")}
+    status, found = ask("/api/series", run=[one, "gone"], metric=["loss", "nothing"], points=50)
+    (line,) = found["series"]
     lines = [json.loads(line) for line in (root / "one" / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    line = told[one, "loss"]
-    assert len(line["value"]) == 50 and line["value"][0] == pytest.approx(sum(losses[:8]) / 8)
-    assert (line["low"][0], line["high"][0]) == (min(losses[:8]), max(losses[:8])) and line["step"][-1] == 4_000
-    status, found = ask("/api/series", run=one, metric="loss", **{"from": 1_000, "to": 1_090})
+    losses = [line["loss"] for line in lines if "loss" in line][:8]
+    assert (status, line["run"], line["metric"], len(line["value"]), line["step"][-1]) == (200, one, "loss", 50, 4_000)
+    assert line["value"][0] == pytest.approx(sum(losses) / 8)
+    assert (line["low"][0], line["high"][0]) == (min(losses), max(losses))
+    found = ask("/api/series", run=one, metric="loss", **{"from": 1_000, "to": 1_090})[1]
     assert found["series"][0]["step"] == list(range(1_000, 1_091, 10))
 
 
-def test_the_log_is_searched_and_read_backwards(ask: Asked, one: str) -> None:
-    _, found = ask(f"/api/runs/{one}/log", search="SAVED")
-    assert len(found["lines"]) == 2 and found["start"] == 0
-    assert found["lines"][1]["text"].endswith("Saved again <b>")  # which the page shows as text
-    _, end = ask(f"/api/runs/{one}/log", lines=3)
-    assert len(end["lines"]) == 3 and end["start"] == end["lines"][0]["at"] > 0
-    _, before = ask(f"/api/runs/{one}/log", lines=1_000, before=end["start"])
-    assert (len(before["lines"]), before["start"], before["end"]) == (41, 0, end["start"])
-    assert "https://***@host" in end["lines"][2]["text"] and "hunter2" not in json.dumps(end)
-    assert ask(f"/api/runs/{one}/log", search="hunter")[1]["lines"] == []  # a secret is not found either
-
-
-@pytest.mark.parametrize(("phase", "whole"), [("training", False), ("failed", True)])
-def test_a_line_of_the_log_that_is_still_written_is_shown_once_it_is_whole(
-    tmp_path: Path, phase: str, whole: bool
-) -> None:
-    """Of a run that has ended, nobody writes the rest."""
-    made = MadeRun(tmp_path / "run", lines=40, log=("one", "two"), phase=phase).write()
-    ask = Asked(tmp_path)
-    id_ = ask("/api/runs")[1]["runs"][0]["id"]
-    log = made.folder / "log.txt"
-
-    def shown(text: str, **query: str) -> list[str]:
-        with log.open("a") as file:
-            file.write(text)
-        return [line["text"] for line in ask(f"/api/runs/{id_}/log", **query)[1]["lines"]][2:]
-
-    assert shown("half of a") == (["half of a"] if whole else [])
-    assert shown(" line\nnext") == (["half of a line", "next"] if whole else ["half of a line"])
-    assert shown("", search="no such") == []
+def test_nobody_writes_the_rest_of_a_line_of_a_run_that_has_ended(tmp_path: Path) -> None:
+    for phase, shown in (("training", []), ("failed", ["half of a"])):
+        made = MadeRun(tmp_path / phase / "run", lines=40, log=("one", "two"), phase=phase).write()
+        ask = Asked(tmp_path / phase)
+        with (made.folder / "log.txt").open("a") as file:
+            file.write("half of a")
+        found = ask(f"/api/runs/{ask('/api/runs')[1]['runs'][0]['id']}/log")[1]
+        assert [line["text"] for line in found["lines"]][2:] == shown
 
 
 def test_the_page_and_what_it_loads(ask: Asked) -> None:
@@ -193,9 +167,7 @@ def test_the_page_and_what_it_loads(ask: Asked) -> None:
         ("/api/runs/nothing", {}, 404),
         ("/api/runs/nothing/log", {}, 404),
         ("/api/runs/..%2f..%2fetc", {}, 404),
-        ("/api/runs/../one", {}, 404),
         ("/../status.json", {}, 404),
-        ("/page/../server.py", {}, 404),
         ("/server.py", {}, 404),
         ("/api/series", {"run": ["a"] * 101, "metric": ["b"] * 10}, 400),
         ("/api/series", {"run": "a", "metric": "loss", "points": "many"}, 400),
@@ -212,7 +184,6 @@ def test_ids_and_never_paths(ask: Asked, path: str, query: dict[str, Any], code:
     ("host", "headers", "get", "post"),
     [
         ("127.0.0.1", {}, 401, 401),
-        ("127.0.0.1", {"authorization": "Bearer wrong"}, 401, 401),
         ("127.0.0.1", {"authorization": TOKEN}, 401, 401),
         ("127.0.0.1", {"authorization": "Bearer \xe9"}, 401, 401),
         ("127.0.0.1", BEARER, 200, 409),
@@ -225,7 +196,6 @@ def test_ids_and_never_paths(ask: Asked, path: str, query: dict[str, Any], code:
         ("127.0.0.1", {"origin": "null", **BEARER}, 200, 403),
         ("127.0.0.1", {"origin": "http://127.0.0.1:8485", **BEARER}, 200, 403),
         ("127.0.0.1", {"origin": "http://127.0.0.1:8484", **BEARER}, 200, 409),
-        ("0.0.0.0", {}, 401, 401),
         ("0.0.0.0", {"host": "10.0.0.1:8484"}, 401, 401),
         ("0.0.0.0", {"host": "10.0.0.1:8484", **BEARER}, 200, 409),
         ("0.0.0.0", {"host": "evil.example:8484", **BEARER}, 403, 403),

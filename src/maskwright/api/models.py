@@ -18,7 +18,7 @@ from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine
 from maskwright.labels.annotations import in_words
 from maskwright.labels.example import Example
-from maskwright.tasks.export.sentence_transformers import HEADLESS, Kind, export_as
+from maskwright.tasks.export.sentence_transformers import Kind, export_as
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.tasks.use import embed, fill, predict
 from maskwright.tasks.use.fill import Guess
@@ -103,7 +103,7 @@ class Model:
     ) -> str:
         """See `Run.export`."""
         folder = location(to)
-        model = self.trained if sentence_transformers in HEADLESS else self.whole
+        model = self.trained if sentence_transformers == "dense" else self.whole
         export_as(sentence_transformers, model, folder, relevant=relevant, onnx=onnx)
         return folder
 

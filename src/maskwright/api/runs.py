@@ -119,7 +119,7 @@ class Run:
         to: Location,
         *,
         onnx: bool = False,
-        sentence_transformers: Literal["dense", "sparse", "late", "rerank"] | None = None,
+        sentence_transformers: Literal["dense", "rerank"] | None = None,
         relevant: str | None = None,
     ) -> str:
         """Writes a Hugging Face folder whose logits are proven equal in `transformers`, and returns its location.

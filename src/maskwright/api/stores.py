@@ -117,7 +117,6 @@ def prepare(
     decontaminate: Text = (),
     decontaminate_words: Count = 13,
     mask_pii: Sequence[str] = (),
-    fix_mojibake: bool = False,
     workers: Count | None = None,
 ) -> Store:
     """Encodes documents into the store `to` on all cores, or in `workers` processes, or continues one that was stopped.
@@ -128,7 +127,7 @@ def prepare(
     sizes = keep_duplicates, min_characters, max_characters, shard_tokens, encoder
     kept = Kept(valid_fraction, tuple(locations(valid_files or ())), *sizes)
     rules = tuple(filter), tuple(language), language_probability, near_duplicates, tuple(locations(decontaminate))
-    cleaning = Cleaning(*rules, decontaminate_words, tuple(mask_pii), fix_mojibake)
+    cleaning = Cleaning(*rules, decontaminate_words, tuple(mask_pii))
     reading, folder = TextReading(layout, text_column, on_bad_input, encoding, letters), location(to)
     prepare_store(locations(text), location(tokenizer), folder, kept, reading, cleaning, workers=workers)
     return Store(folder)

@@ -20,7 +20,6 @@ from maskwright.cli.options import (
     print_result,
     tokenizer_app,
 )
-from maskwright.core import output
 from maskwright.core.console import say
 from maskwright.tasks.store import Cleaning, Kept, TextReading, prepare_store, runner_of
 
@@ -223,7 +222,6 @@ def data_audit(
     cleaning: Cleaning = Cleaning(),
     workers: Workers = None,
     parts: str | None = None,
-    to: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Count documents, faults, duplicates and scripts, and show what `data prepare` will do about each. With cleaning
@@ -232,22 +230,15 @@ def data_audit(
     --tokenizer PATH: Tokenizer folder, to show its tokens per word on the text.
     --parts PATH: Folder for intermediate results, from which the same command continues, here or on other machines.
         Default: a temporary one.
-    --to FILE: Also write an .html page with plots and examples.
     """
-    from maskwright.tasks.measure.audit_page import write_page
     from maskwright.tasks.models.hub import local
     from maskwright.text.audit import audit, report
 
     rules = cleaning.options()
-    if to:
-        output.require_ending(to, (".html",), f"--to {to}")
-        output.require_place(to)
     read = {name: value for name, value in asdict(reading).items() if name != "on_bad_input"}
     tokenizer = tokenizer and local(tokenizer, weights=False)
     with runner_of(workers) as runner:
         result = audit(src, runner, parts, tokenizer=tokenizer, cleaning=rules, **read)
-    if to:
-        write_page(to, result)
     print_result(report(result), asdict(result), as_json)
 
 

@@ -194,7 +194,6 @@ def evaluate(
     text_pair: str | None = None,
     label: list[str] | None = None,
     encoding: EncodingOfFile = None,
-    page: str | None = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -217,14 +216,13 @@ def evaluate(
     --text-pair COLUMN: Column in --input of a pair's second text, or of a question's context.
     --label COLUMN: Column of the labels in --input; repeat it if each label has a column. Default: as in the run, or as
         GLUE names it.
-    page --to FILE: Also write an .html page with a reliability plot.
     """
     from maskwright.tasks.measure.evaluate import EvaluationRequest, measure, require_one
     from maskwright.tasks.models.load import load_model
 
     columns = tuple(text_column or ()), text_pair, tuple(label or ())
     request = EvaluationRequest(
-        *(store, blimp, text, examples, share, max_rows, seq_len, reading.layout), *columns, encoding, page
+        *(store, blimp, text, examples, share, max_rows, seq_len, reading.layout), *columns, encoding
     )
     require_one(request)
     result = measure(
@@ -243,7 +241,7 @@ def export(
     onnx: bool = False,
     push: str | None = None,
     public: bool = False,
-    sentence_transformers: Literal["dense", "sparse", "late", "rerank"] | None = None,
+    sentence_transformers: Literal["dense", "rerank"] | None = None,
     relevant: str | None = None,
     as_json: AsJson = False,
 ) -> None:
@@ -253,12 +251,12 @@ def export(
         measured.
     --push OWNER/NAME: Also upload the proven folder to the Hugging Face Hub, into a private repository.
     --public (--push): Make a new repository public.
-    --sentence-transformers: Write a folder for sentence-transformers: dense is a SentenceTransformer, sparse a
-        SparseEncoder (SPLADE), late a MultiVectorEncoder, rerank a CrossEncoder.
+    --sentence-transformers: Write a folder for sentence-transformers: dense is a SentenceTransformer, rerank a
+        CrossEncoder of a model that was fine-tuned on pairs.
     --relevant LABEL: Label of a fine-tuned classifier that means relevant, for a reranker's score.
     """
     from maskwright.core.extras import require
-    from maskwright.tasks.export.sentence_transformers import HEADLESS, export_as
+    from maskwright.tasks.export.sentence_transformers import export_as
     from maskwright.tasks.models import hub
     from maskwright.tasks.models.load import load_model
 
@@ -266,7 +264,7 @@ def export(
         hub.require_push(push)
     for package in ("onnx", "onnxruntime") if onnx else ():
         require(package, "--onnx")
-    trained = load_model(model, bare=sentence_transformers in HEADLESS)
+    trained = load_model(model, bare=sentence_transformers == "dense")
     measured = export_as(sentence_transformers, trained, to, relevant=relevant, onnx=onnx)
     if push is not None:
         hub.push(to, push, public=public)

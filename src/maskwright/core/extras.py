@@ -17,7 +17,7 @@ EXTRAS = {
     **{extra: extra for extra in ("jax", "ray", "onnx")},
     "onnxruntime": "onnx",
     "libtpu": "tpu",
-    **dict.fromkeys(("fastwarc", "ftfy", "py3langid", "rensa"), "clean"),
+    **dict.fromkeys(("fastwarc", "py3langid", "rensa"), "clean"),
     **{service: service for service in ("wandb", "mlflow")},
     **dict.fromkeys(("starlette", "uvicorn", "plotly"), "web"),
     "sklearn": "linear",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, SupportsFloat
+from typing import NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +34,6 @@ class StepStats:
     """L2 norm before clipping."""
     vote: int = 0
     """The highest vote known to all ranks: this step's on a single rank, else the vote of the step before."""
-    first_bad: SupportsFloat = math.inf
-    """The first step up to this one whose loss or gradient was not finite; a number beyond all steps if none was."""
 
 
 class AtOnce(NamedTuple):
@@ -47,12 +44,6 @@ class AtOnce(NamedTuple):
     """Rows, one or more; None for all."""
     recompute: bool = False
     """Whether the backward pass computes activations again, though `engine.activation_checkpointing` is `auto`."""
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> AtOnce:
-        """Of a checkpoint's record. Earlier ones have `rows_at_once`, 0 for one row without its activations."""
-        rows = record.get("rows_at_once")
-        return cls(**record.get("at_once", {} if rows is None else {"rows": max(rows, 1), "recompute": rows == 0}))
 
     def of(self, rows: int) -> int:
         """How many of a micro-batch's `rows` are computed at once."""
@@ -129,7 +120,7 @@ class Engine(Protocol):
     @property
     def leaves_host_free(self) -> bool:
         """Whether, at present, the host starts a whole micro-batch with one call, and is idle while the device computes
-        it. Batches are then made meanwhile, and a step's log line is written while the device computes the next one."""
+        it. Batches are then made meanwhile."""
         ...
 
     def use_rope_theta(self, theta: float) -> None:
@@ -164,9 +155,8 @@ class Engine(Protocol):
         """
         ...
 
-    def check(self, stats: StepStats | None = None) -> None:
-        """Waits for the device, or only for the numbers of one step, `stats`. Raises `HealthError` if that step or one
-        before it was not finite."""
+    def check(self) -> None:
+        """Waits for the device. Raises `HealthError` if a step was not finite."""
         ...
 
     def scaling(self) -> ScaleState:

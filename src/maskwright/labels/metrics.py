@@ -24,7 +24,7 @@ from maskwright.labels.spans import OUTSIDE, mark_spans, spans
 
 Outcomes = tuple[Any, ...]
 """[examples], by the kind of task: a label's id; ids of labels in order; a number; ids of words' tags; an answer."""
-LOWER_IS_BETTER = ("mse",)
+LOWER_IS_BETTER = ("loss", "mse")
 THRESHOLDS = (*(n / 1000 for n in range(1, 10)), *(n / 100 for n in range(1, 100)))
 NO_LABEL = -1
 """The prediction for a word that `max_seq_len` cut off, if the tags have no O."""

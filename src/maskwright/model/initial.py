@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +44,16 @@ def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
     return result
 
 
-def with_new_head(config: ModelConfig, parameters: Parameters, seed: int, *, same_labels: bool = False) -> Parameters:
+def with_new_head(
+    config: ModelConfig, parameters: Parameters, seed: int, *, rows: Sequence[int] | None = None
+) -> Parameters:
     """The encoder of `parameters` with a head for `config.task` that begins from `initial_parameters`. Tensors of the
-    head in `parameters` are kept if they fit, the matrix of the labels only for `same_labels`."""
+    head in `parameters` are kept if they fit, the matrix of the labels only if its `rows` are given, in their new
+    order."""
     result = initial_parameters(config, seed)
     for name, value in result.items():
-        if name in parameters and parameters[name].shape == value.shape and (same_labels or not _is_last(name)):
-            result[name] = parameters[name]
+        if name in parameters and parameters[name].shape == value.shape and (rows is not None or not _is_last(name)):
+            result[name] = parameters[name][[*rows]] if rows and _is_last(name) else parameters[name]
     return result
 
 

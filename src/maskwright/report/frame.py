@@ -51,7 +51,7 @@ circle.helped { fill: var(--good); } circle.hurt { fill: var(--bad); }
 .pair { stroke-width: 1.5; opacity: .7; } .rise { stroke: var(--good); } .same { stroke: var(--none); }
 .fall { stroke: var(--bad); stroke-dasharray: 5 3; }
 circle.seed { fill: var(--text); fill-opacity: .75; } .mean { stroke: var(--text); stroke-width: 2; }
-.share-right { fill: var(--good); opacity: .3; } .share-of-all { fill: var(--none); opacity: .6; }
+.share-right { fill: var(--good); opacity: .3; }
 figure { margin: 1rem 0; } figcaption { font-size: .9rem; }
 figure div { overflow-x: auto; /* a table that continues has a shadow at that side, which its ends cover */
   background: linear-gradient(to right, var(--back) 40%, transparent) left / 2rem 100% no-repeat local,

@@ -4,7 +4,7 @@ text keeps its size. Colours are CSS classes, each with a sign next to it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -15,8 +15,6 @@ LEFT, RIGHT = 3.0, 97.0
 """Begin and end of the scale, in percent of the width."""
 HEAD, AXIS = 16, 30
 """Heights in pixels of a name and of the axis."""
-SQUARE, STRIP = 220, 44
-"""Heights of the reliability plot, and of the counts below it."""
 LONGEST_NAME = 44
 
 
@@ -68,27 +66,6 @@ def line(kind: str, x1: Place, x2: Place, y1: Place, y2: Place, inside: str = ""
 
 def dot(kind: str, x: Place, y: Place, radius: float = 4) -> str:
     return f'<circle class="{kind}" cx="{x}" cy="{y}" r="{radius}"/>'
-
-
-def reliability(bins: Sequence[tuple[float, float, float, float, float]], error: float) -> str:
-    """Each bin is (low, high, share of all predictions, mean confidence, share that is right); bins without predictions
-    are left out. The dashed line is where both would be equal. Below it is the number of predictions of each bin."""
-    shared, parts = Scale(0.0, 100.0, 20.0), [opening(SQUARE + STRIP + AXIS + 30, f"Calibration: error {error:.4f}")]
-    for value in (0.0, 50.0, 100.0):
-        y = HEAD + SQUARE * (1 - value / 100)
-        parts.append(line("axis", shared.x(0), shared.x(100), f"{y:g}", f"{y:g}"))
-        parts.append(f'<text x="{shared.x(0)}" y="{y - 4:g}">{value:g} % right</text>')
-    base, largest_share = HEAD + SQUARE + STRIP, max((share_of_all for _, _, share_of_all, _, _ in bins), default=1.0)
-    for low, high, share_of_all, confidence, share_right in bins:
-        extent = f'x="{shared.x(100 * low)}" width="{(RIGHT - LEFT) * (high - low):.2f}%"'
-        right_height, height = SQUARE * share_right, (STRIP - 8) * share_of_all / largest_share
-        x, y, expected = shared.x(100 * confidence), HEAD + SQUARE - right_height, HEAD + SQUARE * (1 - confidence)
-        kind = "rise" if share_right > confidence else "fall"
-        parts.append(f'<rect class="share-right" {extent} y="{y:.1f}" height="{right_height:.1f}"/>')
-        parts += [line(f"pair {kind}", x, x, f"{y:.1f}", f"{expected:.1f}"), dot("seed", x, f"{y:.1f}")]
-        parts.append(f'<rect class="share-of-all" {extent} y="{base - height:.1f}" height="{height:.1f}"/>')
-    diagonal = line("zero", shared.x(0), shared.x(100), HEAD + SQUARE, HEAD)
-    return "".join([*parts, diagonal, axis(shared, base, "confidence, %"), "</svg>"])
 
 
 def bars(values: Mapping[str, float], unit: str) -> str:

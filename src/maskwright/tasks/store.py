@@ -73,7 +73,6 @@ class Cleaning:
     --decontaminate-words N (--decontaminate): Drop a document that shares this many consecutive words with an
         evaluation example.
     --mask-pii KINDS: Replace personal data with placeholders: email, ip, phone (comma-separated).
-    --fix-mojibake: Repair text that was decoded with the wrong encoding (cafÃ© becomes café), using ftfy.fix_encoding.
     """
 
     filter: tuple[str, ...] = ()
@@ -83,18 +82,17 @@ class Cleaning:
     decontaminate: tuple[str, ...] = ()
     decontaminate_words: int = 13
     mask_pii: tuple[str, ...] = ()
-    fix_mojibake: bool = False
 
     def options(self) -> CleaningOptions | None:
         """None if there is nothing to clean, so that numpy is not needed."""
         steps = self.filter or self.language or self.near_duplicates is not None or self.decontaminate
-        if not (steps or self.mask_pii or self.fix_mojibake):
+        if not (steps or self.mask_pii):
             return None
         from maskwright.text.cleaning.steps import CleaningOptions
 
         return CleaningOptions(
             *(_parted(self.filter), _parted(self.language), self.language_probability, self.near_duplicates),
-            *(self.decontaminate, self.decontaminate_words, _parted(self.mask_pii), self.fix_mojibake),
+            *(self.decontaminate, self.decontaminate_words, _parted(self.mask_pii)),
         )
 
 

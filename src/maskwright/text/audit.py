@@ -25,7 +25,6 @@ from maskwright.core.secrets import redact
 from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
 from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTotals, Limits
-from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import document_keys, text_key
@@ -53,8 +52,6 @@ SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
 LITERAL, DECLARED = "documents with literal special tokens", "documents with declared special tokens"
-MOJIBAKE = "documents with mojibake"
-"""Text decoded with a wrong encoding, such as `cafÃ©`; counted if ftfy is installed."""
 NOTATION = "documents that may not be plain text"
 SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
@@ -119,7 +116,7 @@ class Audit:
         }
 
 
-def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
+def new_findings(special: SpecialTokens) -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "files in another encoding": Finding(0, "stops with the --encoding that reads it, unless --on-bad-input skip"),
@@ -129,7 +126,6 @@ def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
         "files of another kind": Finding(0, "leaves them out"),
         SEPARATORS: Finding(0, "keeps one of each kind; put blank lines in their place, and give --layout sentences"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
-        **({MOJIBAKE: Finding(0, "keeps it, unless --fix-mojibake")} if mojibake else {}),
         NOTATION: Finding(0, "keeps brackets, tags and marks as text, with a warning if there are many"),
         "documents with control characters": Finding(0, "keeps them, since byte-level BPE can encode them"),
         "lines over 100,000 characters": Finding(0, "keeps them; training cuts long documents into rows"),
@@ -185,10 +181,10 @@ class _Audit:
         tokenizer = os.path.abspath(self.tokenizer) if self.tokenizer else None
         words = read_vocabulary(tokenizer) if tokenizer else None
         decided = [record, asdict(self.special), [words.fingerprint, words.rules_record] if words else None]
-        identities, find_mojibake = [part.identity() for part in parts], MOJIBAKE in self.result.findings
-        with self.runner.sharing(self.folder, digest_of(__version__, VERSION, find_mojibake, identities, decided)):
+        identities = [part.identity() for part in parts]
+        with self.runner.sharing(self.folder, digest_of(__version__, VERSION, identities, decided)):
             self.parts = split(self.runner, self.folder, parts)
-            examine = Examine(Judge(self.cleaning, digest_of(record), Limits()), self.special, find_mojibake, tokenizer)
+            examine = Examine(Judge(self.cleaning, digest_of(record), Limits()), self.special, tokenizer)
             self._examine(examine, decided)
         return self.result
 
@@ -208,9 +204,7 @@ class _Audit:
 
     def _computed(self, phase: str, work: Any, *decided_by: Any) -> list[tuple[str, Note]]:
         """The file of each part and its note."""
-        digests = [
-            digest_of(VERSION, MOJIBAKE in self.result.findings, part.identity(), *decided_by) for part in self.parts
-        ]
+        digests = [digest_of(VERSION, part.identity(), *decided_by) for part in self.parts]
         paths, sizes = paths_of(self.folder, phase, digests), [part.bytes for part in self.parts]
         notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], phase, sizes)
         return [*zip(paths, notes, strict=True)]
@@ -262,8 +256,6 @@ class Examine:
 
     judge: Judge
     special: SpecialTokens
-    mojibake: bool
-    """Whether mojibake is counted."""
     tokenizer: str | None
     """The tokenizer whose ids are compared; None to compare texts."""
 
@@ -274,7 +266,7 @@ class Examine:
         return writer.note
 
     def _examine(self, part: Part, writer: ColumnWriter) -> None:
-        result, scripts = Audit(0, "", findings=new_findings(self.special, self.mojibake)), Counter[str]()
+        result, scripts = Audit(0, "", findings=new_findings(self.special)), Counter[str]()
         examples = dict[str, list[str]]()
         runs, places = KeyRuns(writer, AS_READ), [np.zeros((0, 2), "<u8")]
         file_idx = {name: index for index, name in enumerate(part.files)}
@@ -363,7 +355,7 @@ def _open_sources(
     patterns: list[str], layout: Layout, text_column: str, letters: Letters, encoding: str, special: SpecialTokens
 ) -> tuple[Sources, Audit]:
     """The text, and an audit to which its faults are added while it is read. Faulty lines are not documents."""
-    findings = new_findings(special, extras.installed("ftfy"))
+    findings = new_findings(special)
     # `skip` reports every kind of fault and reads on.
     sources = Sources(
         patterns,
@@ -453,8 +445,7 @@ class Changes:
 
     def __init__(self, cleaning: CleaningOptions) -> None:
         self.cleaning = cleaning
-        lines = [*([LINES_MENDED] if cleaning.fix_mojibake else []), *([C4_LINES] if "c4" in cleaning.filters else [])]
-        self.kinds = [*cleaning.masked, *lines]
+        self.kinds = [*cleaning.masked, *([C4_LINES] if "c4" in cleaning.filters else [])]
         self.counts = Counter[str]()
         self.examples: dict[str, list[str]] = {kind: [] for kind in self.kinds}
 
@@ -465,7 +456,7 @@ class Changes:
 
     def findings(self) -> dict[str, Finding]:
         names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))
-        does = {LINES_MENDED: "repairs them", C4_LINES: "leaves them out"}
+        does = {C4_LINES: "leaves them out"}
         return {
             names.get(kind, kind): Finding(
                 self.counts[kind], f"{does.get(kind, 'masks them')} with the same options", self.examples[kind]
@@ -493,8 +484,6 @@ def examine(document: Document, result: Audit, scripts: Counter[str], special: S
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")
-    if MOJIBAKE in result.findings and (shown := mojibake_in(text)):
-        result.findings[MOJIBAKE].add(f"{where}: {shown}")
     for name, token in zip((LITERAL, DECLARED), special.first_in(text), strict=True):
         if token:
             result.findings[name].add(f"{where}: {token}")
@@ -545,8 +534,6 @@ def report(result: Audit) -> str:
     for name, finding in result.findings.items():
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))
         lines += [f"    {example}" for example in finding.examples]
-    if MOJIBAKE not in result.findings:
-        lines.append(f"{MOJIBAKE}: not counted without ftfy. Fix: {extras.missing('ftfy').fix}")
     for name, finding in (*result.left_out_together().items(), *result.changed.items()):
         lines.append(
             f"cleaning ({name}): {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else "")

@@ -40,7 +40,7 @@ NOTATIONS = {
         r'decode them first, such as with text.replace("\\n", "\n") in Python',
     ),
     "pieces": (
-        "are cut into another tokenizer's pieces (▁the, lo@@ wer, go ##ing), whose marks become tokens",
+        "have another tokenizer's marks (▁the, lo@@ wer, go ##ing, <unk>, @-@), which become tokens",
         "give the text from before that step, or join them, such as with spm_decode or sed 's/@@ //g'",
     ),
     NUMBERS: (
@@ -71,7 +71,7 @@ MARKUP = re.compile(rf"<(?:!doctype\s|\?xml\s|/?(?:{TAGS})(?:\s[^<>]*)?/?>|a\s+h
 SEPARATORS = re.compile(r"<\|endoftext\|>|([-=*_#~.+])(?: ?\1){2,}")
 ENTITIES = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{2,5}|#x[\da-f]{2,4});", re.IGNORECASE)
 ESCAPES = re.compile(r"""(?:\\n(?!["'a-z])|\\u[\da-fA-F]{4}).*(?:\\n(?!["'a-z])|\\u[\da-fA-F]{4})""")
-PIECES = re.compile(r"(?:^| )▁\S+ .*▁|\w@@ \w|\w ##\w|(?:^| )Ġ\S+ Ġ\S+ Ġ|\wĠ\w+Ġ\w+Ġ")
+PIECES = re.compile(r"(?:^| )▁\S+ .*▁|\w@@ \w|\w ##\w|<unk>|\[UNK\]| @-@ |(?:^| )Ġ\S+ Ġ\S+ Ġ|\wĠ\w+Ġ\w+Ġ")
 MOSTLY_NUMBERS = re.compile(r"\d+(?:[ \t]\d+){7,}[ \t]*")
 
 
@@ -92,7 +92,7 @@ def notation_of(document: Document) -> str:
         return "entities"
     if "\\" in beginning and "\n" not in beginning and ESCAPES.search(beginning):
         return "escapes"
-    if ("@@ " in beginning or " ##" in beginning) and PIECES.search(beginning):
+    if any(mark in beginning for mark in ("@@ ", " ##", "<unk>", "[UNK]", "@-@")) and PIECES.search(beginning):
         return "pieces"
     if text[0].isdigit() and MOSTLY_NUMBERS.fullmatch(beginning):
         return NUMBERS

@@ -23,15 +23,7 @@ from maskwright.core.pids import pid_started, this_pid_space
 from maskwright.core.storage import final_name
 from maskwright.engines.base import Engine
 from maskwright.run.directory import RunDirectory
-from maskwright.run.heartbeat import (
-    FOLDER,
-    Beat,
-    Doing,
-    file_name,
-    rank_of,
-    read_local,
-    write_beat,
-)
+from maskwright.run.heartbeat import FOLDER, Beat, Doing, file_name, rank_of, read_local, write_beat
 
 EVERY_SECONDS = 5.0
 WRITES_PER_SECOND = 16.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig, tokens_before
-from maskwright.engines.base import Engine, StepStats
+from maskwright.engines.base import Engine
 from maskwright.engines.ceiling import Ceiling
 from maskwright.machine.usage import Usage
 from maskwright.model.config import ModelConfig
@@ -38,8 +38,6 @@ class Job:
     beats: Beats
     step: int = 0
     """Finished updates."""
-    unlogged: StepStats | None = None
-    """Numbers of the last step, if its log line is due and not written yet."""
     evaluated: set[int] = field(default_factory=set)
     """Steps whose evaluation is in the metrics already, so that a restart neither repeats nor skips one."""
     counters: Counters = field(default_factory=Counters)

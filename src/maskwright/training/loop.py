@@ -62,9 +62,6 @@ def train(job: Job, stop: StopRequest) -> None:
                 # ---- one step: this rank's micro-batches, one update of the weights in all ranks
                 profile.look(job.step - first)
                 begun = _begin_step(job, prefetcher, stop, vote.own)
-
-                # ---- the log line of the step before, while a device computes this one
-                _write_line(job, board, bar)
                 if begun is None:  # nothing has changed: the step is computed after the restart
                     break
 
@@ -80,11 +77,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 evaluates = is_due(config.evaluation.every_steps, job.step) and job.step < steps
                 saves = vote.due_to_save(job.step) and job.step < steps
                 if is_due(config.logging.every_steps, job.step) or job.step == steps:
-                    job.unlogged = stats
-                leaves_loop = job.ended or vote.stops
-                now = evaluates or saves or leaves_loop or profile.is_due(job.step - first)
-                if now or not job.engine.leaves_host_free:
-                    _write_line(job, board, bar)
+                    _write_line(job, board, bar, stats)
                 if evaluates:
                     evaluate(job, board, stop)
                     saves = saves or job.objective.best_step == job.step
@@ -219,13 +212,10 @@ def _count(job: Job, stats: StepStats, work: UpdateCounts) -> None:
         job.saver.look()
 
 
-def _write_line(job: Job, board: TensorBoard | None, bar: Progress) -> None:
-    """Writes the log line of the last step if one is due and not written yet; waits only for that step's numbers."""
-    if job.unlogged is None:
-        return
-    stats, job.unlogged = job.unlogged, None
+def _write_line(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> None:
+    """Writes the log line of the last step, after waiting for its numbers."""
     with job.speed.part("wait"):
-        job.engine.check(stats)
+        job.engine.check()
     record = _line(job, stats)
     _watch_empty(job)
     _write(job, board, record)
@@ -313,7 +303,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
     return {
         "step": state.step,
         "again": again,
-        "at_once": AtOnce.of_record(record)._asdict(),
+        "at_once": record["at_once"],
         "counters": record["counters"],
         "evaluated": [line["step"] for line in judged],
         "evaluations": judged,

@@ -7,7 +7,6 @@ from typing import Any
 from maskwright.core.console import several
 from maskwright.data.manifest import sources_in
 from maskwright.text.cleaning.language import merge_languages
-from maskwright.text.cleaning.mojibake import LINES_MENDED
 from maskwright.text.cleaning.steps import C4_LINES
 
 LEFT_OUT = {
@@ -24,7 +23,6 @@ CHANGES = {
     "email": ("masked", "email address", "email addresses"),
     "ip": ("masked", "IP address", "IP addresses"),
     "phone": ("masked", "phone number", "phone numbers"),
-    LINES_MENDED: ("repaired", "line of mojibake", "lines of mojibake"),
     C4_LINES: ("left out", "line by C4's rules", "lines by C4's rules"),
 }
 """(verb, singular, plural) of changes to kept documents."""

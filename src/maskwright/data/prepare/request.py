@@ -57,8 +57,7 @@ class PrepareCounts:
     left_out: dict[str, int] = field(default_factory=dict)
     """Dropped by cleaning, by rule."""
     changed: dict[str, int] = field(default_factory=dict)
-    """In kept documents: repaired lines of mojibake, masked personal data by kind, and lines that C4's rules
-    dropped."""
+    """In kept documents: masked personal data by kind, and lines that C4's rules dropped."""
 
     def record(self) -> dict[str, Any]:
         """The counts, without cleaning's if nothing was cleaned, and without `empty` and `without_text` if 0."""

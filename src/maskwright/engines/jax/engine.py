@@ -151,8 +151,8 @@ class JaxEngine:
             self._everywhere(np.full(len(self._local), vote, np.int32), PartitionSpec(AXIS)),
         )
 
-    def check(self, stats: StepStats | None = None) -> None:
-        bad = float(stats.first_bad if stats else self._state["first_bad"])
+    def check(self) -> None:
+        bad = float(self._state["first_bad"])
         if bad < self._step:
             raise not_finite(int(bad))
 

@@ -151,7 +151,7 @@ class Program:
         old = (state["parameters"], state["moments"])
         new = optimizers.apply(self.optimizer, rates, old[0], gradient, old[1], self.layout)
         parameters, moments = jax.tree.map(lambda n, o: jnp.where(first_bad > step, n, o), new, old)
-        stats = {"loss_sum": loss, "weight": weight, "grad_norm": norm, "first_bad": first_bad}
+        stats = {"loss_sum": loss, "weight": weight, "grad_norm": norm}
         stats["vote"] = jax.lax.pmax(vote[0], AXIS)
         return {"parameters": parameters, "moments": moments, "first_bad": first_bad}, stats
 

@@ -240,9 +240,8 @@ class TorchEngine:
             with (self.waiting or nullcontext)():
                 self.weights.spread()
         self._step += 1
-        numbers = (loss_sum, norm, self._first_bad)
-        loss, gradient_norm, first_bad = arriving(*numbers) if self.device == "cuda" else numbers
-        return StepStats(loss, sums.weight, gradient_norm, sums.vote, first_bad)
+        loss, gradient_norm = arriving(loss_sum, norm) if self.device == "cuda" else (loss_sum, norm)
+        return StepStats(loss, sums.weight, gradient_norm, sums.vote)
 
     def _gradient(
         self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Callable[[bool], Callable[[], Sums]]
@@ -307,11 +306,8 @@ class TorchEngine:
             return good if self.loss_scale else None
         return ((self._first_bad > self._step) & (good if self.loss_scale else True)).float()
 
-    def check(self, stats: StepStats | None = None) -> None:
-        bad = stats.first_bad if stats else self._first_bad
-        if isinstance(bad, Tensor) and self.device == "cuda":
-            (bad,) = arriving(bad)
-        step = float(bad)
+    def check(self) -> None:
+        step = float(arriving(self._first_bad)[0] if self.device == "cuda" else self._first_bad)
         if self.loss_scale and self.processes.rank == 0:
             self.loss_scale.warn_of_skipped()
         if step <= self._step:

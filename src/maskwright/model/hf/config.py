@@ -14,12 +14,7 @@ from maskwright.config.finetuning import LABELLED
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.model import rotary
-from maskwright.model.config import (
-    OUTPUTS,
-    POOLINGS,
-    SEQUENCE_TASKS,
-    ModelConfig,
-)
+from maskwright.model.config import OUTPUTS, POOLINGS, SEQUENCE_TASKS, ModelConfig
 from maskwright.model.facts import FACTS, Architecture
 from maskwright.model.hf.families import FAMILIES, LARGEST_DIMENSION, Family, Written
 from maskwright.model.hf.other_folders import model_above, require_folder, without_config

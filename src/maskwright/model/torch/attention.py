@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskwright.model.torch.dropout import dropout
-from maskwright.model.torch.in_place import blocks_around, filled_up
 
 PLAIN_UP_TO_TOKENS = 1024
 """On a CPU in bf16, three plain products beat torch's fused kernel, forward and backward, once freed memory is kept
@@ -82,9 +81,23 @@ class Banded(NamedTuple):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
         M, H, T, h = q.shape
         block = self.mask.shape[-2]
-        by_block = filled_up(q, block).unflatten(2, (-1, block)).transpose(1, 2).flatten(0, 1)
-        mixed = Masked(self.mask).mix(by_block, blocks_around(k, block), blocks_around(v, block), rate)
+        by_block = _filled_up(q, block).unflatten(2, (-1, block)).transpose(1, 2).flatten(0, 1)
+        mixed = Masked(self.mask).mix(by_block, _blocks_around(k, block), _blocks_around(v, block), rate)
         return mixed.transpose(1, 2).reshape(M, -1, H, h)[:, :T].transpose(1, 2)
+
+
+def _filled_up(x_MHTh: Tensor, block: int) -> Tensor:
+    """Adds zeros after the last token, up to whole blocks."""
+    missing = -x_MHTh.shape[2] % block
+    return F.pad(x_MHTh, (0, 0, 0, missing)) if missing else x_MHTh  # F.pad would copy it
+
+
+def _blocks_around(x_MHTh: Tensor, block: int) -> Tensor:
+    """[M, H, T, h] -> [M * blocks, H, 3 block, h]: each block between the one before and the one after it, with zeros
+    beyond the ends and as the last block's filler."""
+    own_blocks = _filled_up(x_MHTh, block).unflatten(2, (-1, block)).transpose(1, 2)
+    padded = F.pad(own_blocks, (0, 0) * 3 + (1, 1))
+    return torch.cat((padded[:, :-2], own_blocks, padded[:, 2:]), 3).flatten(0, 1)
 
 
 class CuSeqlens(NamedTuple):

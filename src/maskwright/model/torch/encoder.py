@@ -20,11 +20,12 @@ from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.heads import Head, Targets, shares_of_texts
-from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
 from maskwright.model.torch.linear import Linear
 from maskwright.model.torch.norm import norm_of
 from maskwright.model.torch.relative import Biased, Relative, convolved
 
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines, each [M, 1, T, h / 2]."""
 View = tuple[Rotation | None, Attention | Biased | Relative]
 """Rotary positions if there are any, and who sees whom."""
 
@@ -56,8 +57,10 @@ class Layer(nn.Module):
         rate = config.hidden_dropout_prob if self.training else 0.0
         attention = seen.of_layer(self.qkv, rate) if isinstance(seen, Relative) else seen
         normed_MTD = self.norm1(x_MTD) if self.facts.norm_first else x_MTD
-        qkv = self.qkv(normed_MTD).view(M, T, -1, config.head_width)
-        q, k, v = queries_keys_values(qkv, config.num_attention_heads, rotation)
+        qkv, heads = self.qkv(normed_MTD).view(M, T, -1, config.head_width), config.num_attention_heads
+        q, k, v = qkv.transpose(1, 2).split((heads, config.key_value_heads, config.key_value_heads), 1)
+        if rotation:
+            q, k = rotate(q, rotation), rotate(k, rotation)
         mixed_MHTh = attention.mix(q, k, v, config.attention_probs_dropout_prob if self.training else 0.0)
         mixed_MTD = mixed_MHTh.transpose(1, 2).reshape(M, T, D)
         if only is not None:
@@ -70,10 +73,21 @@ class Layer(nn.Module):
 
     def inner(self, x: Tensor) -> Tensor:
         """The part after attention without its norm, [..., D] -> [..., D]."""
-        up = self.up(x)
-        inner = gated(up, self.facts.activation) if self.facts.gated else gelu(up)
+        inner = self.up(x)
+        if self.facts.gated:
+            value, gate = inner.chunk(2, -1)
+            inner = (F.silu if self.facts.activation == "silu" else gelu)(value) * gate
+        else:
+            inner = gelu(inner)
         down = self.down(dropout(inner, self.inner_dropout, self.training))
         return dropout(down, self.down_dropout, self.training)
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Rotates each pair (x_i, x_{i + h/2}) of the last dimension by its position's angle."""
+    cos, sin = rotation
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
 class EncoderNetwork(nn.Module):

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig, TaskKind
+from maskwright.model.torch.cross_entropy import cross_entropy_sum
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
-from maskwright.model.torch.in_place import cross_entropy_sum
 from maskwright.model.torch.norm import Norm
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -116,7 +116,7 @@ def _means(shares_KN: Tensor, x_NC: Tensor) -> Tensor:
 
 def loss_sum(task: TaskKind, logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float = 0.0) -> Tensor:
     """Weighted sum of the losses in fp32; the caller divides it once, by the global weight. A masked_lm's logits are
-    used up (`in_place.cross_entropy_sum`).
+    used up (`cross_entropy_sum`).
 
     task                          logits    labels             weights  loss
     masked_lm and classification  [K, C]    int64 [K]          [K]      cross-entropy with label smoothing

@@ -29,7 +29,7 @@ from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.text.vocabulary import tokenizer_file
 from maskwright.verdict.statistics import least_seeds
 
-NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
+NOT_JUDGED = ("precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no metric of `labels.scoring`."""
 
 

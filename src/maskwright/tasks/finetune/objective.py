@@ -18,13 +18,7 @@ from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine
 from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Example
-from maskwright.labels.metrics import (
-    LOWER_IS_BETTER,
-    Predictions,
-    decode,
-    measure,
-    metric_names,
-)
+from maskwright.labels.metrics import LOWER_IS_BETTER, Predictions, decode, measure, metric_names
 from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
 from maskwright.model.config import ModelConfig
 from maskwright.run.best import Best
@@ -102,7 +96,7 @@ class LabelledObjective:
         self.config, self.train, self.split, self.labels = config, train, split, labels
         self.chance = chance(config.task, num_labels)
         self.metric = chosen_metric(config, labels)
-        self.best = Best(config.evaluation.patience, is_lower_better(self.metric))
+        self.best = Best(config.evaluation.patience, self.metric in LOWER_IS_BETTER)
 
     def batches(self, step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         return self.train.batches(step, virtual_workers)
@@ -171,10 +165,6 @@ def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
         fix = f"choose one of {', '.join(names)}, loss"
         raise ConfigError(f"{config.task.kind} has no metric {metric}", where="evaluation.metric", fix=fix)
     return metric
-
-
-def is_lower_better(metric: str) -> bool:
-    return metric == "loss" or metric in LOWER_IS_BETTER
 
 
 def score_split(

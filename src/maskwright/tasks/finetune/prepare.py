@@ -29,16 +29,11 @@ from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import WordTargets, what_is_cut
 from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
-from maskwright.labels.metrics import Predictions, best_threshold, gold_outcomes
+from maskwright.labels.metrics import LOWER_IS_BETTER, Predictions, best_threshold, gold_outcomes
+from maskwright.labels.names import shortened
 from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.machine.devices import DeviceCount
-from maskwright.model.config import (
-    OUTPUTS,
-    SEQUENCE_TASKS,
-    ModelConfig,
-    model_config,
-    recorded_config,
-)
+from maskwright.model.config import OUTPUTS, SEQUENCE_TASKS, ModelConfig, model_config, recorded_config
 from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.folder import weight_digests
@@ -51,7 +46,6 @@ from maskwright.tasks.finetune.objective import (
     LabelledObjective,
     chosen_metric,
     encoded_for,
-    is_lower_better,
     score_split,
     write_predictions,
 )
@@ -160,7 +154,7 @@ class FinetuneRun:
             test=RecordedText(data.test or data.train, self.dataset.of_splits["test"]) if self.dataset.test else None,
             began_from=before.began_from if before else self.began_from(),
             metric=metric,
-            lower_is_better=is_lower_better(metric),
+            lower_is_better=metric in LOWER_IS_BETTER,
             labels=self.dataset.labels,
             unit=self.unit,
             may_be_none=not all(example.answers for example in self.dataset.train) if asked else None,
@@ -205,17 +199,23 @@ class FinetuneRun:
 
     def starting_state(self) -> TrainState:
         """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
-        if they fit, the matrix of the labels only for the same labels."""
+        if they fit, the matrix of the labels only for the same labels, in any order."""
         if self.config.model.init_from is None or self.config.model.weights == "random":
             parameters = initial_parameters(self.model, self.config.seed)
         else:
             # A run that is continued may have been killed before its first save.
             start = self.start or _start(self.config, self.base)
-            same = start.labels == self.dataset.labels
             mean, deviation = self.unit or (0.0, 1.0)
             trained = with_outputs(start.parameters, 1 / deviation, -mean / deviation)
-            parameters = with_new_head(self.model, trained, self.config.seed, same_labels=same)
+            theirs, ours = start.labels, self.dataset.labels
+            rows = [theirs.index(label) for label in ours] if {*theirs} == {*ours} else None
+            parameters = with_new_head(self.model, trained, self.config.seed, rows=rows)
             say(f"starting from {start.location}")
+            if rows is None and len(theirs) == len(ours):
+                line = (
+                    f"its labels are {shortened(theirs)}, these {shortened(ours)}, so the head's last matrix is new; "
+                )
+                note(f"{line}if they mean the same, name them alike in task.labels, as in {{{ours[0]}: {theirs[0]}}}")
         return TrainState(0, parameters)
 
     def began_from(self) -> BeganFrom:
@@ -230,20 +230,19 @@ class FinetuneRun:
 
     @cached_property
     def validation(self) -> EvaluationSplit | None:
-        packer = self._encoded(self.dataset.validation)
-        return None if packer is None else EvaluationSplit.of(self.dataset.validation, packer, self.unit)
+        return self._split(self.dataset.validation)
 
     @property
     def judged_by(self) -> list[Batch]:
         """The batches of an evaluation."""
         return [packed.batch for packed in self.validation.packed] if self.validation else []
 
-    def _encoded(self, examples: Sequence[Example]) -> Packer | None:
+    def _split(self, examples: Sequence[Example]) -> EvaluationSplit | None:
         if not examples:
             return None
         task, labels = self.config.task, self.dataset.labels
         encoded = encoded_for(self.model, examples, self.tokenizer_folder, task, labels, self.max_seq_len)
-        return Packer.of(encoded, task.kind, self.model.pad_token_id)
+        return EvaluationSplit.of(examples, Packer.of(encoded, task.kind, self.model.pad_token_id), self.unit)
 
     def objective(self) -> LabelledObjective:
         return LabelledObjective(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
@@ -317,10 +316,7 @@ class FinetuneRun:
             path = directory.path("checkpoints", step_folder(step))
             engine.write(checkpoint.load(path)[0] if job.is_rank_0 else TrainState(0, {}))
         result: dict[str, Any] = {"step": job.step if step is None else step, "labels": list(self.dataset.labels)}
-        splits = {"validation": self.validation}
-        if packer := self._encoded(self.dataset.test):
-            splits["test"] = EvaluationSplit.of(self.dataset.test, packer, self.unit)
-        for name, split in splits.items():
+        for name, split in (("validation", self.validation), ("test", self._split(self.dataset.test))):
             if split is None:
                 continue
             logits = split.logits(engine, lambda: False)

@@ -9,11 +9,9 @@ from maskwright.config.pretraining import EngineSection
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.data.opening import open_evaluation_store
-from maskwright.labels.write import require_writable
 from maskwright.tasks.measure.blimp import Blimp, blimp
 from maskwright.tasks.measure.held_out import Evaluation, Evaluations, evaluate_sources, row_tokens
 from maskwright.tasks.measure.labelled import Scores, evaluate_labelled
-from maskwright.tasks.measure.labelled_page import write_page
 from maskwright.tasks.measure.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.models.runs import held_out_stores
@@ -48,15 +46,13 @@ class EvaluationRequest:
     label: Sequence[str] = ()
     encoding: str | None = None
     """Of the text, or of labelled examples."""
-    page: str | None = None
-    """File that the scores of a fine-tuned model are written to as well."""
 
 
 USES = {
     "store": ("max_rows", "seq_len"),
     "blimp": ("share",),
     "text": ("seq_len", "layout", "text_column", "encoding"),
-    "examples": ("text_column", "text_pair", "label", "encoding", "page"),
+    "examples": ("text_column", "text_pair", "label", "encoding"),
 }
 """The other options that each measurement uses."""
 
@@ -83,7 +79,7 @@ def measure(
     require_one(request)
     chosen = next((name for name in USES if getattr(request, name) is not None), None)
     if chosen is None:
-        chosen = "store" if model.task is None and request.page is None else "examples"
+        chosen = "store" if model.task is None else "examples"
     if chosen == "examples":
         model.require_task()
     else:
@@ -91,13 +87,8 @@ def measure(
     _require_used(request, chosen)
     _require_range(model, request)
     if chosen == "examples":
-        if request.page is not None:
-            require_writable(request.page, [".html"])
         options = TextOptions(request.text_column, request.text_pair, request.label, encoding=request.encoding)
-        scores = evaluate_labelled(model, request.examples, options, device)
-        if request.page is not None:
-            write_page(request.page, scores)
-        return scores
+        return evaluate_labelled(model, request.examples, options, device)
     from maskwright.engines.torch.prepare import choose_device
 
     engine = EngineSection(device=choose_device(device, "device"))  # type: ignore[arg-type]

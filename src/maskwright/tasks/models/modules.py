@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from functools import partial
 
 from maskwright.core import storage
 from maskwright.core.console import warn
@@ -18,6 +18,7 @@ DENSE = "SentenceTransformer"
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 MEAN, FIRST_TOKEN = ("mean", "pooling_mode_mean_tokens"), ("cls", "pooling_mode_cls_token")
 """Values and, before version 6, keys of a pooling's settings."""
+_read = partial(storage.read_json_or, None)
 
 
 def pooling_of(folder: str) -> tuple[bool, bool]:
@@ -112,7 +113,3 @@ def longest_text(folder: str, config: ModelConfig) -> int | None:
     limits = (_read(folder, FIRST) or {}).get("max_seq_length"), (_read(folder, CONFIG) or {}).get("model_max_length")
     limit = next((limit for limit in limits if isinstance(limit, int)), None)
     return None if limit is None else min(limit, config.max_seq_len)
-
-
-def _read(folder: str, *names: str) -> Any:
-    return storage.read_json_or(None, folder, *names)

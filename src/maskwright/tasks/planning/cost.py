@@ -70,7 +70,7 @@ HEAD_BYTES = 8
 """Additional bytes for each logit while a micro-batch is computed: its log-probability and its gradient in fp32. The
 logit itself is in the precision of the products."""
 CPU_POSITIONS = 256
-"""Positions whose logits torch has in fp32 at once on a CPU (`model/torch/in_place.py`)."""
+"""Positions whose logits torch has in fp32 at once on a CPU (`model/torch/cross_entropy.py`)."""
 PROCESS_BYTES = 500_000_000
 """Bytes of Python and torch themselves."""
 

@@ -1,8 +1,8 @@
 """The steps of cleaning, in order: drop reasons of documents, and changes in the kept ones.
 
-Mojibake is repaired first. Then come the rules for single texts (language, quality, the user's own, contamination), and
-then the placeholders for personal data, since these would hide an example that holds an address. Exact and near
-duplicates among the remaining documents come last; see `text/parts`.
+First come the rules for single texts (language, quality, the user's own, contamination), and then the placeholders for
+personal data, since these would hide an example that holds an address. Exact and near duplicates among the remaining
+documents come last; see `text/parts`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from maskwright.core import extras, storage
 from maskwright.core.errors import InputError
 from maskwright.text.cleaning import c4, gopher, language, near_duplicates
 from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, EvaluationTexts
-from maskwright.text.cleaning.mojibake import without_mojibake
 from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, with_placeholders
 from maskwright.text.cleaning.words import UInt64
 from maskwright.text.dedup import text_key
@@ -51,7 +50,6 @@ class CleaningOptions:
     contamination_words: int = NGRAM_WORDS
     masked: tuple[str, ...] = ()
     """Kinds of personal data: `email`, `ip`, `phone`."""
-    fix_mojibake: bool = False
 
     def __post_init__(self) -> None:
         for name in self.filters:
@@ -71,8 +69,6 @@ class CleaningOptions:
             raise InputError(f"--decontaminate-words {self.contamination_words} is too few", fix=fix)
         if self.near_duplicates:
             extras.require("rensa", "--near-duplicates")
-        if self.fix_mojibake:
-            extras.require("ftfy", "--fix-mojibake")
         if self.languages:
             extras.require("py3langid", "--language")
             language.require_languages(self.languages)
@@ -80,12 +76,12 @@ class CleaningOptions:
     @property
     def any(self) -> bool:
         rules = self.filters or self.languages or self.near_duplicates or self.evaluation_files
-        return bool(rules or self.masked or self.fix_mojibake)
+        return bool(rules or self.masked)
 
     @property
     def packages(self) -> list[str]:
         """Packages on which drop reasons and duplicates depend."""
-        used = {"rensa": self.near_duplicates, "py3langid": self.languages, "ftfy": self.fix_mojibake}
+        used = {"rensa": self.near_duplicates, "py3langid": self.languages}
         return [name for name, option in used.items() if option]
 
     def record(self) -> dict[str, Any]:
@@ -124,8 +120,7 @@ class Cleaner:
 
     def judge(self, documents: Sequence[Document]) -> CleaningDecisions:
         reasons, details = [""] * len(documents), [""] * len(documents)
-        fixed = self.options.fix_mojibake
-        current = [without_mojibake(document, Counter()) for document in documents] if fixed else list(documents)
+        current = list(documents)
         if self.options.languages:
             self._languages(current, reasons, details)
         for name in self.options.filters:
@@ -175,9 +170,7 @@ class Cleaner:
 def apply_cleaning(
     document: Document, options: CleaningOptions, counts: Counter[str], on_change: OnChange | None = None
 ) -> Document:
-    """A kept document, changed for training. Adds repaired lines, C4's lines and kinds of personal data to `counts`."""
-    if options.fix_mojibake:
-        document = without_mojibake(document, counts, on_change)
+    """A kept document, changed for training. Adds C4's lines and kinds of personal data to `counts`."""
     if "c4" in options.filters:
         lines = _lines(document)
         kept = c4.lines_kept(lines)
