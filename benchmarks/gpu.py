@@ -301,7 +301,7 @@ def _timed(setting: Setting, engine: TorchEngine, loader: Loader, *, threads: bo
         engine.check()
         begin = time.perf_counter()
         for _ in range(TOGETHER):
-            batches, work = ahead.take(number % 100, (number + 1) % 100 if threads else None)
+            batches, work = ahead.take(number, ahead=bool(threads))
             engine.step(batches, 1e-4)
             tokens.append(batches[0].text_tokens)
             flops.append(training_flops(engine.config, work.tokens, work.pairs, batches[0].predicted))

@@ -124,16 +124,11 @@ def test_on_cpus_a_gpu_of_n1_and_a_slice(
         assert f" maskwright {command} " in args and (args.endswith(last) or command == "finetune")
 
 
-def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_start(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM", "a $(b)")
-    network = "projects/123/global/networks/lab1-net"
-    nfs = ("--nfs", "10.1.2.3:/share:/mnt/nfs/share", "--network", network)
     flex = ("--strategy", "FLEX_START", "--wait-hours", 12, "--stop-after-hours", 24, *GPU)
-    run = ("--run", "/mnt/nfs/share/base-1")
-    body = drawn(submit, *nfs, *flex, "--env", "TEAM", run=run)
+    body = drawn(submit, *flex, "--env", "TEAM")
     (pool,) = pools(body)
-    assert pool["nfsMounts"] == [{"server": "10.1.2.3", "path": "/share", "mountPoint": "/mnt/nfs/share"}]
-    assert body["jobSpec"]["network"] == network
     again = {"restartJobOnWorkerRestart": True}
     limits = {"timeout": "88200s", "maxWaitDuration": "43200s"}
     assert body["jobSpec"]["scheduling"] == {"strategy": "FLEX_START", **again, **limits}
@@ -171,8 +166,6 @@ def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         ([*GPU, "--strategy", "FLEX_START", "--wait-hours", "1"], RUN, "--stop-after-hours"),
         (["--strategy", "FLEX_START"], RUN, "--wait-hours"),
         (["--stop-after-hours", "169"], RUN, "--stop-after-hours"),
-        (["--nfs", "10.1.2.3:/share:/mnt/share"], RUN, "--nfs"),
-        (["--nfs", "10.1.2.3:/share:/mnt/nfs/share"], RUN, "--nfs"),
         (["--region", "Mars"], RUN, "--region"),
         (["--num-nodes", "3"], RUN, "batch.virtual_workers"),
         (["--set", "data.store=/gcs/$(x)/y"], RUN, "the command"),

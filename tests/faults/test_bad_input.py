@@ -261,8 +261,6 @@ def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path:
         (["--text", pairs, "--max-rows", 7], "--max-rows is not used"),
         (["--blimp", pairs, "--seq-len", 16], "leave it out, or use it with --store or --text"),
         (["--text", pairs, "--seq-len", 4096], "--seq-len 4096 is outside the model's range 8 … 32"),
-        (["--blimp", pairs, "--to", "page.html"], "--to is not used"),
-        (["--to", "page.html"], "has learned no task"),
     ):
         result = cli("evaluate", folder, *words)
         assert (result.code, said in result.error) == (2, True), result.err

@@ -348,7 +348,7 @@ def test_where_a_model_is_missing_the_line_that_fetches_it_is_said(cli: Cli) -> 
         ["data", "prepare", "README.md", "--tokenizer", "models/bert-base-uncased", "--to", "out"],
     ):
         result = cli(*command)
-        assert (result.code, "give hf://google-bert/bert-base-uncased " in result.error) == (2, True), result.err
+        assert (result.code, "give hf://google-bert/bert-base-uncased" in result.error) == (2, True), result.err
 
 
 def test_labelled_files_are_read_from_the_hub(hub: FakeHub, tmp_path: Path) -> None:

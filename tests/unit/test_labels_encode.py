@@ -108,7 +108,7 @@ def test_targets_of_texts(tokenizer: str) -> None:
     hot = encode(examples, tokenizer, Task(kind="multi_label_classification"), labels, 16).targets
     assert isinstance(hot, np.ndarray) and hot.dtype == np.uint8 and hot.tolist() == [[0, 1], [1, 1], [0, 0]]
     values = encode(examples, tokenizer, Task(kind="regression"), [], 16).targets
-    assert isinstance(values, np.ndarray) and values.dtype == np.float32 and values.tolist() == [0.5, -2.0, 3.0]
+    assert isinstance(values, np.ndarray) and values.dtype == np.float64 and values.tolist() == [0.5, -2.0, 3.0]
     unknown = encode(examples, tokenizer, SINGLE, labels, 16, labelled=False)
     assert unknown.targets is None and len(unknown) == 3 and unknown.example.tolist() == [0, 1, 2]
 

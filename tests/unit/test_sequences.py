@@ -249,3 +249,32 @@ def test_fill_and_export_of_sequences(tmp_path: Path, capsys: pytest.CaptureFixt
     assert fill(trained, "acgta[MASK]CGTA") == fill(trained, "ACG CGT GTA [MASK] CGT GTA")
     assert export(trained, str(tmp_path / "exported")) < 1e-4
     assert "the tokenizer has overlapping 3-mers: give `transformers` sequences with spaces" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "alphabet", "letters", "said"),
+    [
+        ("characters", "protein", "ACGT", "as in DNA, and are read as amino acids: translate them first"),
+        ("characters", "protein", "ACDEFGHIKLMNPQRSTVWY", ""),
+        ("characters", "dna", "ACGT", ""),
+        ("kmer", "dna", "ACGU", "most often U, which is in no k-mer: write T for U first"),
+        ("kmer", "dna", "ACGTNN", "most often N, which is in no k-mer: give --letters plain"),
+        ("kmer", "dna", "ACGT", ""),
+    ],
+)
+def test_sequences_of_another_kind_are_told(
+    kind: Any, alphabet: Any, letters: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    draw, fasta = random.Random(5), tmp_path / "a.fa"
+    fasta.write_text("".join(f">{number}\n{''.join(draw.choices(letters, k=300))}\n" for number in range(40)))
+    make_tokenizer(Sources([str(fasta)]), str(tmp_path / "letters"), kind, alphabet, kmer=4)
+    prepare(
+        Request(
+            Sources([str(fasta)]),
+            str(tmp_path / "letters"),
+            str(tmp_path / "store"),
+            PrepareOptions(valid_fraction=0.2),
+        )
+    )
+    warnings = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning:")]
+    assert [said in line for line in warnings] == [True] * bool(said)

@@ -96,7 +96,8 @@ def test_auto_layout_looks_at_the_largest_files_and_at_some_from_first_to_last(t
 
 SENTENCES = "\n\n".join(f"Story {number} begins.\nIt goes on.\n“It ends!”" for number in range(21)) + "\n"
 WRAPPED = "\n\n".join(["This line goes on into\nthe next one, and ends. That\none does not.", "A title"] * 20)
-CODE = "package a;\n\nimport b;\nimport c;\n\nclass A {\n    int a;\n    int b;\n\n    int c() {\n        return a;\n    }\n}\n"
+CODE = "package a;\n\nimport b;\nimport c;\n\nclass A {\n    int a;\n    int b;\n    int c;\n\n"
+CODE += "    int d() {\n        a = b;\n        return c;\n    }\n}\n"
 PARAGRAPHS = "\n\n".join(["One paragraph is a line. It has sentences."] * 20)
 
 
@@ -291,12 +292,20 @@ def test_lists_of_words_are_text(tmp_path: Path) -> None:
         ("markup", ["<!DOCTYPE html>", "<p>a</p>", "a<br />b", '<DIV class="x">', "<?xml version", '<doc id="1">']),
         ("entities", ["a &amp; b", "it&#39;s", "a&nbsp;b", "&#x2019;", "caf\u00e9 &lt;3"]),
         ("escapes", [r"One.\n\nTwo", r"one\n Two\r\n", r"caf\u00e9 na\u00efve"]),
-        ("pieces", ["▁The ▁lo wer", "the lo@@ wer", "go ##ing on", "ĠThe Ġlow Ġend Ġof", "a <unk> word", "role @-@ play"]),
+        (
+            "pieces",
+            ["▁The ▁lo wer", "the lo@@ wer", "go ##ing on", "ĠThe Ġlow Ġend Ġof", "a <unk> word", "role @-@ play"],
+        ),
         ("numbers", ["464 3290 318 257 922 3290 11 13", "1\t2\t3 4 5 6 7 8 9"]),
         ("decomposed", ["cafe\u0301", "\u1112\u1161\u11ab", "tie\u0302\u0301ng Vie\u0323\u0302t"]),
         ("separator", ["<|endoftext|>", "-----", "* * *"]),
+        (
+            "mojibake",
+            [*(text.encode().decode("cp1252") for text in ("café", "“so", "привет", "5 °C", "Straße", "\ufffd"))],
+        ),
         ("", ["R&D; A&M", "&c", r"C:\new\names", r'printf("a\n"); puts("b\n")', r"$\nabla \neq \nu$", "Ġurnata Ġdida"]),
         ("", ["## Title", "see #12", "me@@home", "▂▁▂▃", "1 2 3", "12 May 2020 10 11 12 13 14 15 16", "caf\u00e9"]),
+        ("", ["SÃO PAULO", "AMANHÔ", "Âne", "Ñandú", "Ð er íslenskt", "Straße, „Spaß“", "naïve café", "привет"]),
         ("", ["\u0634\u0651\u064e", "\u0958", "-- said", "--- a/file"]),
         ("", ["plain", '("Yes," she said)', "[1] Smith", "{braces}", "a < p > b", "<user> and <e1>", "<3", "(a)"]),
         ("", ["['a' is", "if a<b: p", "[[link]]", '("aside") it', "{'", "[", "<path/to/file>", "x" * 2_000 + "<p>"]),

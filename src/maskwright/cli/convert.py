@@ -40,7 +40,7 @@ def data_convert(
     SRC: Folders or files of one store, in the order of its documents.
     --tokenizer PATH (no --to-format): Folder of the tokenizer that made the IDs, or hf://OWNER/NAME@REVISION.
         Required unless you give --to-format.
-    --to-format: Write the token store SRC as Parquet, with a column `input_ids`.
+    --to-format parquet: Write the token store SRC as Parquet, with a column `input_ids`.
     --from-format (no --to-format): Format of SRC. Default: detected from the files.
     --column NAME (no --to-format): Column of the IDs. Default: input_ids, tokens, token_ids or ids.
     --dtype (no --to-format): Type of the IDs in files that do not record it. Default: uint16 for up to 65,536 tokens,

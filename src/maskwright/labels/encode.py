@@ -70,7 +70,7 @@ class EncodedRows:
     example: Ints
     """(rows,): index of each row's example."""
     targets: NDArray[Any] | WordTargets | SpanTargets | None
-    """int32 (rows,) class ids; uint8 (rows, labels) one or zero; float32 (rows,) numbers; words; spans. None for texts
+    """int32 (rows,) class ids; uint8 (rows, labels) one or zero; float64 (rows,) numbers; words; spans. None for texts
     without labels, but word and span targets are always present: decoding needs them."""
     shift: Ints | None
     """(ids,): added to position ids by a model with token types; above 0 in the second text of a pair."""

@@ -1,5 +1,5 @@
-"""Documents that may not be plain text: those in the notation of data, markup or another tokenizer, whose brackets, tags
-and marks would become tokens, lines between documents, and windows that overlap."""
+"""Documents that may not be plain text: those in the notation of data, markup or another tokenizer, whose brackets,
+tags and marks would become tokens, lines between documents, and windows that overlap."""
 
 from __future__ import annotations
 
@@ -47,6 +47,10 @@ NOTATIONS = {
         "are numbers alone, as ids of another tokenizer are",
         "give the text that they were made from; for items or events, train a tokenizer with --kind words",
     ),
+    "mojibake": (
+        "have letters that were decoded with a wrong encoding, such as Ã© for é",
+        "read the original again with its own --encoding, or repair the text first, such as with ftfy",
+    ),
     DECOMPOSED: (
         "have letters in two characters (e and an accent, Unicode's NFD), whose tokens differ from é in one (NFC)",
         "normalize the text first, such as with unicodedata.normalize('NFC', text) in Python",
@@ -72,6 +76,8 @@ SEPARATORS = re.compile(r"<\|endoftext\|>|([-=*_#~.+])(?: ?\1){2,}")
 ENTITIES = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{2,5}|#x[\da-f]{2,4});", re.IGNORECASE)
 ESCAPES = re.compile(r"""(?:\\n(?!["'a-z])|\\u[\da-fA-F]{4}).*(?:\\n(?!["'a-z])|\\u[\da-fA-F]{4})""")
 PIECES = re.compile(r"(?:^| )▁\S+ .*▁|\w@@ \w|\w ##\w|<unk>|\[UNK\]| @-@ |(?:^| )Ġ\S+ Ġ\S+ Ġ|\wĠ\w+Ġ\w+Ġ")
+MOJIBAKE = re.compile("Ã[\x80-\xba\xbc-\xbfœŸ]|Â[\xa0-\xba\xbc-\xbf]|â€|ï¿½|(?:[ÐÑ][\x80-\xbf\u2010-\u2122]){2}")
+"""UTF-8 that was read as Latin-1 or Windows-1252: accents, signs, quotes, U+FFFD, Cyrillic."""
 MOSTLY_NUMBERS = re.compile(r"\d+(?:[ \t]\d+){7,}[ \t]*")
 
 
@@ -100,6 +106,8 @@ def notation_of(document: Document) -> str:
         return ""
     if ("▁" in beginning or "Ġ" in beginning) and PIECES.search(beginning):
         return "pieces"
+    if MOJIBAKE.search(beginning):
+        return "mojibake"
     return DECOMPOSED if len(unicodedata.normalize("NFC", beginning)) < len(beginning) else ""
 
 

@@ -12,9 +12,9 @@ from maskwright.core.console import warn
 from maskwright.core.errors import InputError
 from maskwright.text.sample import MAX_BYTES, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.special_tokens import BERT, keyed
+from maskwright.text.special_tokens import BERT, keyed, letters_of
 from maskwright.text.tokenizer import wordpiece_of, write_tokenizer
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_strings
 
 SequenceKind = Literal["characters", "kmer"]
 Alphabet = Literal["dna", "protein"]
@@ -23,6 +23,8 @@ AMBIGUOUS: dict[Alphabet, str] = {"dna": "NRYSWKMBDHVU-", "protein": "XBZJUO*-"}
 """IUPAC's codes for one of several bases or residues (Cornish-Bowden 1985, https://doi.org/10.1093/nar/13.9.3021), with
 RNA's U, rare residues, stops and gaps."""
 LARGEST = 1 << 20
+LARGEST_OF_LETTERS, FEW_OTHERS, MANY_SINGLE = 64, 0.05, 0.3
+"""Most tokens of a tokenizer of letters (ESM-2's has 33), and shares of tokens from which on they are misread."""
 
 
 def make_tokenizer(
@@ -58,6 +60,23 @@ def make_tokenizer(
         tokens += ["".join(letters) for letters in itertools.product(LETTERS[alphabet], repeat=kmer)]
     _write(folder, tokens, alphabet, f"[{LETTERS[alphabet]}]{{{kmer}}}|." if kind == "kmer" and alphabet else ".")
     return read_vocabulary(folder)
+
+
+def misread(location: str, counts: Counter[str]) -> str | None:
+    """What is wrong, and the fix, if a tokenizer of letters reads sequences of another kind; None for any other, and if
+    nothing is wrong. `counts`: of the tokens in a sample."""
+    singles = Counter({token: count for token, count in counts.items() if len(token) == 1})
+    is_protein = {*LETTERS["protein"]} <= {*(tokens := token_strings(location))} and len(tokens) <= LARGEST_OF_LETTERS
+    bases = sum(singles[letter] for letter in "ACGTUN") / max(counts.total(), 1)
+    if is_protein and bases > 1 - FEW_OTHERS:
+        what = f"{bases:.0%} of the letters are A, C, G, T, U or N, as in DNA, and are read as amino acids"
+        return f"{what}: translate them first, or make a tokenizer with --alphabet dna"
+    if "{" in (letters_of(location) or "") and singles.total() > MANY_SINGLE * counts.total():
+        letter = max(singles, key=lambda letter: (singles[letter], letter))
+        fix = "write T for U first, such as with sed '/^>/!y/uU/tT/'" if letter == "U" else "give --letters plain"
+        share = singles.total() / counts.total()
+        return f"{share:.0%} of the tokens are single letters, most often {letter}, which is in no k-mer: {fix}"
+    return None
 
 
 def _letters(texts: Iterable[str]) -> Counter[str]:

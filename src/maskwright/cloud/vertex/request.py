@@ -1,8 +1,8 @@
 """`submit vertex`: a custom job of Vertex AI, on CPUs, GPUs or a TPU slice.
 
 Sources, read in 2026: the API's discovery document (aiplatform v1), cloud.google.com/vertex-ai/docs/training/
-{configure-compute, distributed-training, training-with-tpu-vm, schedule-jobs-dws, train-nfs-share}. None of it was run
-on Google Cloud by us.
+{configure-compute, distributed-training, training-with-tpu-vm, schedule-jobs-dws}. None of it was run on Google
+Cloud by us.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from maskwright.launch.target import Env, JobName, OnSubmission, Option, Place, 
 from maskwright.machine import tpus
 from maskwright.machine.tpus import TPUS
 
-BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
-"""Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and the
-container's own disk, which is deleted with it."""
+BUCKETS, SCRATCH = "/gcs", "/tmp"
+"""Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), and the container's own
+disk, which is deleted with it."""
 CPU_MACHINE = "n2-standard-8"
 TPU_KINDS = ("v5e", "v6e")
 LONGEST_HOURS = 168.0
@@ -55,10 +55,6 @@ class Vertex(Place):
     wait_hours: Annotated[
         float | None, Option("Maximum hours to wait for FLEX_START machines; 0 waits without a limit.", "N", min=0.0)
     ] = None
-    nfs: Annotated[tuple[str, ...], Option("NFS share to mount, SERVER:/path:/mnt/nfs/NAME.", "SERVER:PATH:PATH")] = ()
-    network: Annotated[
-        str | None, Option("Network of the NFS servers: projects/NUMBER/global/networks/NAME.", "NAME")
-    ] = None
     service_account: Annotated[str | None, Option("Service account of the job.", "NAME")] = None
     name: JobName = None
     label: Annotated[tuple[str, ...], Option("Label of the job.", "KEY=VALUE")] = ()
@@ -75,9 +71,6 @@ class Vertex(Place):
             if redact(text) != text:
                 fix = "leave it out"
                 raise InputError("holds a secret, and everyone who may see jobs can read it", where=option, fix=fix)
-        if self.nfs and self.network is None:
-            fix = "add --network projects/NUMBER/global/networks/NAME of a network that is peered with Vertex AI"
-            raise InputError("needs the network of the server", where="--nfs", fix=fix)
         if (self.strategy == "FLEX_START") != (self.wait_hours is not None):
             fix = "give both or neither: --strategy FLEX_START --wait-hours 24 (0 waits without a limit)"
             raise InputError("--wait-hours and FLEX_START need each other", where="--wait-hours", fix=fix)
@@ -107,23 +100,6 @@ class Vertex(Place):
         """Kind and topology of a TPU slice."""
         kind, _, topology = (self.accelerator or "").lower().partition(":")
         return (kind, topology) if kind in TPUS else None
-
-
-def nfs_mount(text: str) -> dict[str, str]:
-    """An entry of the request's nfsMounts."""
-    match = re.fullmatch(r"(?P<server>[\w.-]+):(?P<path>/[^:\s]*):(?P<mountPoint>/mnt/nfs/[A-Za-z0-9._-]+)", text)
-    if not match:
-        fix = f"write it as --nfs 10.1.2.3:/share:{NFS}/share"
-        raise InputError(f"{text[:120]!r} is not SERVER:/path:{NFS}/NAME", where="--nfs", fix=fix)
-    return match.groupdict()
-
-
-def parse_label(text: str) -> tuple[str, str]:
-    key, _, value = text.partition("=")
-    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
-        fix = "write it as --label team=nlp, with lower-case letters, digits, _ and -"
-        raise InputError(f"{text[:120]!r} is not KEY=VALUE", where="--label", fix=fix)
-    return key, value
 
 
 def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
@@ -202,24 +178,31 @@ def staged(place: Vertex, config_location: str, text: str) -> str:
     return f"{place.staging.rstrip('/')}/{stem}-{digest}.yaml"
 
 
-def check_paths(place: Vertex, locations: Mapping[str, str], run: str, copied: bool) -> None:
+def parse_label(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
+        fix = "write it as --label team=nlp, with lower-case letters, digits, _ and -"
+        raise InputError(f"{text[:120]!r} is not KEY=VALUE", where="--label", fix=fix)
+    return key, value
+
+
+def check_paths(locations: Mapping[str, str], run: str, copied: bool) -> None:
     """Raises `InputError` if a container cannot read the data, or if the run would be deleted with it. `locations`: see
     `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
-    mounts = [nfs_mount(text)["mountPoint"] for text in place.nfs]
-    fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from which it continues"
-    checks.require_kept(run, [*mounts, *([SCRATCH] if copied else [])], "machine", fix)
+    fix = "inside /tmp with --set checkpoint.copy_to=gs://…, from which it continues"
+    checks.require_kept(run, [SCRATCH] if copied else [], "machine", fix)
 
     def mounted(key: str, path: str) -> str:
         there = path.removeprefix("gs://") if path.startswith("gs://") else "BUCKET/…"
-        return f"{checks.setting(key, f'{BUCKETS}/{there}')}, where Vertex AI mounts buckets, or inside a --nfs mount"
+        return f"{checks.setting(key, f'{BUCKETS}/{there}')}, where Vertex AI mounts buckets"
 
-    checks.require_seen(locations, [BUCKETS, *mounts], "container", mounted)
+    checks.require_seen(locations, [BUCKETS], "container", mounted)
 
 
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:
     """The request, the address for the configuration, and its text. Raises `InputError` for a job that cannot work."""
     config, text = checks.read(command)
-    check_paths(place, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
+    check_paths(checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
     where = staged(place, command.config, text)
     machine, gpus = machine_spec(place)
     if place.slice is None:
@@ -236,12 +219,9 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
     if values:  # "$(" would refer to another variable
         container["env"] = [{"name": name, "value": value.replace("$(", "$$(")} for name, value in values.items()]
     pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": "1", "containerSpec": container}
-    if place.nfs:
-        pool["nfsMounts"] = [nfs_mount(text) for text in place.nfs]
     # The first pool is the machine of the rendezvous. A TPU slice is one replica, however many machines it has.
     pools = [pool, *([{**pool, "replicaCount": str(place.num_nodes - 1)}] if place.num_nodes > 1 else [])]
     job: dict[str, Any] = {"workerPoolSpecs": pools, "scheduling": scheduling(place, command.stop_after_hours)}
     job |= {"serviceAccount": place.service_account} if place.service_account else {}
-    job |= {"network": place.network} if place.network else {}
     labels = {**dict(map(parse_label, place.label)), SUBMISSION_LABEL: submission}
     return {"displayName": checks.name_for(command.run, place.name), "labels": labels, "jobSpec": job}, where, text

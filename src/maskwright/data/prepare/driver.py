@@ -43,14 +43,15 @@ from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import IDS, Resolved, are_searched, find_exact, repeated_counts, resolve
 from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, paths_of
+from maskwright.text.sequences import misread
 from maskwright.text.sources import say_without_text
 from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.tokenizer_faults import warn_of_faults
 from maskwright.text.unknown import MANY, require_known
-from maskwright.text.vocabulary import read_vocabulary
+from maskwright.text.vocabulary import read_vocabulary, token_strings
 
-MANY_PASSAGES = 0.1
+MANY_PASSAGES, SAMPLE_TOKENS = 0.1, 256
 Computed = Sequence[tuple[str, Note]]
 """(file, note) of each part."""
 
@@ -291,8 +292,10 @@ class _Preparation:
         def finish() -> None:
             give_names(writer, self.work, notes, self._form())
             self.request.finish(writer, counts, self.encoder)
+            finished = store.TokenStore(self.request.folder)
+            _warn_of_letters(finished)
             if not is_overlap_known:
-                _warn_of_passages(store.TokenStore(self.request.folder))
+                _warn_of_passages(finished)
 
         finish_once(self.folder, self.runner, finish)
 
@@ -319,11 +322,24 @@ class _Preparation:
         )
 
 
+def _warn_of_letters(finished: store.TokenStore) -> None:
+    """Warns if a tokenizer of letters reads sequences of another kind, by the beginnings of documents."""
+    names = token_strings(finished.tokenizer_folder)
+    sides = [finished.split("train").sampled(), finished.split("valid").sampled()]
+    sample = [
+        ids for side in sides for ids in side.beginnings(SAMPLE_TOKENS, max(1, side.documents // SAMPLE_DOCUMENTS))
+    ]
+    ids, counts = np.unique(np.concatenate([np.zeros(0, np.int32), *sample]), return_counts=True)
+    counted = Counter(dict(zip([names[index] for index in ids], counts.tolist(), strict=True)))
+    if wrong := misread(finished.tokenizer_folder, counted):
+        warn(f"{finished.location}: {wrong}")
+
+
 def _warn_of_passages(finished: store.TokenStore) -> None:
     """Warns if much of the held-out text is trained on too, in documents that are not equal."""
     if (share := passages.also_trained_on(finished)) > MANY_PASSAGES:
         warn(
-            f"{share:.0%} of the held-out passages of {passages.PASSAGE} tokens are in the training text too, as in windows "
-            "that overlap, near copies or boilerplate, so that the held-out loss is lower than on new text: cut the text "
-            "without overlap, leave copies out with --near-duplicates 0.8, or hold whole files out with --valid-files"
+            f"{share:.0%} of the held-out passages of {passages.PASSAGE} tokens are in the training text too, as in "
+            "windows that overlap, near copies or boilerplate, so that the held-out loss is lower than on new text: "
+            "cut without overlap, leave copies out with --near-duplicates 0.8, or hold files out with --valid-files"
         )

@@ -58,7 +58,7 @@ def run_mlm(command: Typed) -> Taken:
     taken.patience("early_stopping_patience")
     best = "with evaluation.patience, the best checkpoint by held-out loss is kept and exported"
     left_out = {
-        "train_ref_file validation_ref_file": "the tokenizer decides what a word is: in Chinese each character, so set masking.kind=span",
+        "train_ref_file validation_ref_file": "in Chinese each character is a word: set masking.kind=span",
         "max_train_samples": "prepare a part of the text instead",
         "label_smoothing_factor": "unsupported in pretraining",
         "load_best_model_at_end metric_for_best_model greater_is_better": best,
