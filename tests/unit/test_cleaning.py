@@ -217,10 +217,8 @@ def test_personal_data_is_masked_and_what_only_looks_like_it_stays() -> None:
     same = "In 1984 1,000 people paid 12.50 for version 1.2.3, page 12-345, ISBN 978-3-16-148410-0, a@b."
     counts: Counter[str] = Counter()
     found = with_placeholders(Document((text, same), True, "f", 1), ("email", "ip", "phone"), counts)
-    assert found.parts[0] == (
-        "Ann (email@example.com) at 22.214.171.124, not 192.168.0.1 or 1.2.3.400; call +1 202-555-0100."
-    )
-    assert found.parts[1] == same
+    masked = "Ann (email@example.com) at 22.214.171.124, not 192.168.0.1 or 1.2.3.400; call +1 202-555-0100."
+    assert found.parts == (masked, same)
     assert counts == {"email": 1, "ip": 1, "phone": 1}
     untouched = Document((same,), False, "f", 1)
     assert with_placeholders(untouched, ("email", "ip", "phone"), counts) is untouched
@@ -472,11 +470,29 @@ def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: st
     assert sum(result.lengths.values()) == sum(result.languages.values()) == result.documents == 46
     assert sum(result.tokens_per_word.values()) == 46 and "tokens per word: " in audit_report(result)
     near = result.left_out["near duplicates"].examples
-    assert [example.split(": ")[0] for example in near] == [
-        f"{messy}:{a} (like {messy}:{b})" for a, b in ((31, 5), (36, 10))
-    ]
+    places = [f"{messy}:{one} (like {messy}:{other})" for one, other in ((31, 5), (36, 10))]
+    assert [example.split(": ")[0] for example in near] == places
     example = result.left_out["contamination: shares words with an evaluation example"].examples[0]
     assert example.startswith(f"{messy}:35 ({messy.parent}/test.csv:2): ")
+
+
+def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -> None:
+    """The same counts as in the store, and a few of the changes."""
+    generator = random.Random(9)
+    texts = [f"{prose(generator, 60)}\nMenu {number}" for number in range(8)]
+    texts[3] += "\nAsk ann@firm.example at 8.8.8.8 about all the other things there are."
+    texts += [texts[3], "Too little for bob@firm.example."]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    cleaning = CleaningOptions(filters=("c4",), masked=("email", "ip", "phone"))
+    ready = prepared(path, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.0), cleaning=cleaning)
+    result = audit([str(path)], cleaning=cleaning)
+    counts = {name: one.count for name, one in result.changed.items()}
+    assert counts == {"email addresses": 1, "IP addresses": 1, "phone numbers": 0, "lines that c4 leaves out": 8}
+    assert ready.manifest["counts"]["changed"] == {"email": 1, "ip": 1, "lines that c4 leaves out": 8}
+    shown = f"{path}:4: mer357. Ask ann@firm.example at 8.8.8.8 -> mer357. Ask email@example.com at 8.8.8.8"
+    assert result.changed["email addresses"].examples == [shown] and shown in audit_report(result)
+    assert "cleaning masked 1 email address\ncleaning masked 1 IP address\n" in report(ready.location, ready.manifest)
 
 
 def test_wrong_languages_are_one_line() -> None:
@@ -500,13 +516,8 @@ SEPARATED = ["2: <|endoftext|>", "4: <|endoftext|>", "5: - - -"]
 def test_audit_counts_what_is_there_and_says_what_prepare_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "a.txt").write_bytes(
-        b"Plain words.\n\nPlain words.\n\nA <mask> and </s>.\n\nbell \x07 here\n\n"
-        + "Привет мир\n\n".encode()
-        + b"sch\xf6n\n\n"
-        + b"x" * 100_001
-        + b"\n"
-    )
+    text = "Plain words.\n\nPlain words.\n\nA <mask> and </s>.\n\nbell \x07 here\n\nПривет мир\n\n"
+    (tmp_path / "a.txt").write_bytes(text.encode() + b"sch\xf6n\n\n" + b"x" * 100_001 + b"\n")
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "windows.txt").write_bytes("Plain words.\n".encode("utf-16"))
     (tmp_path / "program.txt").write_bytes(b"\x7fELF\0\xff\n" * 3)
@@ -525,9 +536,8 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
         "lines over 100,000 characters": 1,
         "documents with literal special tokens": 1,
     }
-    assert result.findings["encoding faults"].examples == [
-        f"{tmp_path}/a.txt:11:4: 0xf6, byte 86 of the text, is not UTF-8"
-    ]
+    fault = f"{tmp_path}/a.txt:11:4: 0xf6, byte 86 of the text, is not UTF-8"
+    assert result.findings["encoding faults"].examples == [fault]
     assert result.findings["records without text"].examples == [
         f"{tmp_path}/c.jsonl:{place}" for place in ("1", "2", "3, which has no 'text' (keys: other)")
     ]

@@ -43,14 +43,14 @@ def test_a_spike_is_seen_where_it_is(at: int, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_continued_watch_judges_as_an_unbroken_one() -> None:
-    losses = curve(200)
-    losses[120] += 2.5
+    losses = curve(250)
+    losses[220] += 2.5
     whole = LossWatch(math.log(50_000), 100)
     expected = [whole.look(number, loss) for number, loss in enumerate(losses)]
-    again = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses[:100]])
-    assert [again.look(number, loss) for number, loss in enumerate(losses[100:], 100)] == expected[100:]
+    again = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses[:200]])
+    assert [again.look(number, loss) for number, loss in enumerate(losses[200:], 200)] == expected[200:]
     later = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses])
-    assert later._losses == whole._losses
+    assert later._losses == whole._losses and expected.index(True) == 220
 
 
 def test_a_new_level_is_accepted_in_the_end() -> None:

@@ -598,15 +598,9 @@ def test_answers_elsewhere_are_placed_and_counted(context: str, start: int, said
         ("a.csv", CELLS, {"label": ["toxic", "labels"]}, "FILE:2: column 'labels' is 'x|y |x', not 0 or 1"),
         ("a.csv", 'text,label\nx,"[0, 1, 0]"\n', {}, "FILE:2: column 'label' is a vector of 0 and 1, not one label"),
         ("a.csv", "text,label\nx,\"['a']\"\n", {}, "FILE:2: column 'label' is list, not one label. Fix: write"),
-        *(
-            (
-                "a.tsv",
-                f"text\tscore\na\t3.25\nc\t{one}\n",
-                {},
-                f"FILE:3: label '{one}' in column 'score' is not a number",
-            )
-            for one in ("high", "nan", "")
-        ),
+        ("a.tsv", "text\tscore\na\t3.25\nc\thigh\n", {}, "FILE:3: label 'high' in column 'score' is not a number"),
+        ("a.tsv", "text\tscore\na\t3.25\nc\tnan\n", {}, "FILE:3: label 'nan' in column 'score' is not a number"),
+        ("a.tsv", "text\tscore\na\t3.25\nc\t\n", {}, "FILE:3: label '' in column 'score' is not a number"),
     ],
 )
 def test_mistakes_in_tables(name: str, content: str, data: dict[str, Any], message: str, tmp_path: Path) -> None:
