@@ -98,6 +98,10 @@ def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_
     text = "The fox saw the garden, and then it rained."
     of_older = load_tokenizer(older, special_tokens_are_text=True)
     assert of_older.encode(text).ids == in_corpus.encode(text).ids == own.encode(text).ids
+    for location in (folder, changed(folder, tmp_path / "bare", no_template)):
+        labelled = open_tokenizer(location)
+        assert labelled.encode("The fox", "a garden").ids == auto("The fox", "a garden")["input_ids"]
+        assert labelled.encode("The fox").ids == auto("The fox")["input_ids"]
 
 
 def real_texts() -> list[str]:
@@ -459,16 +463,6 @@ def test_a_tokenizer_without_unk(tokenizer: str, corpus: Path, tmp_path: Path) -
     assert read_vocabulary(folder).unk is None
     result = inspect_tokenizer(folder, Sources([str(corpus)], layout="sentences"))
     assert result.unknown_tokens == 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_pairs_without_a_template_are_those_of_the_kind(kind: str, tokenizer_of: Folder, tmp_path: Path) -> None:
-    auto = transformers.AutoTokenizer.from_pretrained(tokenizer_of(kind))
-    folder = changed(tokenizer_of(kind), tmp_path / "t", no_template)
-    for location in (tokenizer_of(kind), folder):
-        own = open_tokenizer(location)
-        assert own.encode("The fox", "a garden").ids == auto("The fox", "a garden")["input_ids"]
-        assert own.encode("The fox").ids == auto("The fox")["input_ids"]
 
 
 # ---- models --------------------------------------------------------------------------------------------------------
