@@ -27,19 +27,17 @@ from maskwright.config.finetuning import build_finetune_config, read_finetune_co
 from maskwright.config.pretraining import build_config, read_config
 from maskwright.config.settings import flat, parse_yaml, put
 from maskwright.core import extras
-from maskwright.core.console import several
 from maskwright.core.errors import StoppedEarly
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.monitor.status import RunReport
-from maskwright.report import background, configuration, curves, incidents, plots, training
+from maskwright.report import background, configuration, curves, incidents, training
 from maskwright.report.curves import COLUMNS, Curve, Level, Panel, stack, thinned
 from maskwright.report.document import Code, Drawing, Facts, Folded
 from maskwright.report.page import contents, write
 from maskwright.report.run import RecordedRun, read, read_all
-from maskwright.report.words import span
 from maskwright.tasks.measure import held_out
 from maskwright.tasks.pretrain.run import pretrain
 from maskwright.tasks.start import data_card
@@ -272,19 +270,6 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
         assert 2 <= len(heights.marks()) <= height // curves.BETWEEN_MARKS + 3
         labels = [heights.label(mark) for mark in heights.marks()]
         assert len(set(labels)) == len(labels)
-
-
-def test_values_are_written_as_in_a_yaml() -> None:
-    phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "seq_len": 64}]
-    assert configuration.shown(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, seq_len: 64}]"
-    assert [*map(configuration.shown, (None, True, 4e-5, ["wandb"]))] == ["not set", "true", "4e-05", "[wandb]"]
-
-
-def test_numbers_and_their_nouns_agree() -> None:
-    counts = [several(count, "process", "processes") for count in (0, 1, 2, 1_000)]
-    assert counts == ["0 processes", "1 process", "2 processes", "1,000 processes"]
-    assert [span(*ends, "token") for ends in ((1, 1), (2, 3))] == ["1 token", "2 to 3 tokens"]
-    assert "<b>1 document</b>" in plots.bars({"en": 1, "de": 2}, "document")
 
 
 def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
