@@ -350,15 +350,6 @@ def test_a_step_longer_than_the_grace_period_is_given_up_by_all(machine: Machine
     assert max(checkpoint.whole_steps(directory.checkpoints)) == 3, said
 
 
-@pytest.mark.long
-def test_jax_has_processes_too(machine: Machine) -> None:
-    pytest.importorskip("jax", reason="needs the extra jax")
-    keys = {"engine.kind": "jax", "engine.devices": 2, "schedule.steps": 2, "schedule.warmup_steps": 1}
-    code, said = machine.run("jax", 2, **keys)
-    assert code == 0, said
-    assert "on 2 hosts" in said
-
-
 def test_of_several_machines_a_loss_ends_all_with_75(machine: Machine) -> None:
     keys = {**LONG, "schedule.steps": 5000, "batch.virtual_workers": 4}
     where = ("--num-nodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}")

@@ -223,12 +223,6 @@ def test_verify_resume_takes_fine_tuning(tokenizer: str, tmp_path: Path) -> None
     assert compare_results(straight, killed) == (3, ["predictions-test.json differs"])
 
 
-@pytest.mark.parametrize("arguments", [("--steps", 4), ("--kills", 0)])
-def test_verify_resume_needs_something_to_do(store: TokenStore, tmp_path: Path, arguments: tuple[object, ...]) -> None:
-    write_config(tmp_path / "run.yaml", store.location)
-    maskwright("verify-resume", "run.yaml", *arguments, cwd=tmp_path, code=2)
-
-
 def test_a_lost_terminal_does_not_cost_the_work(store: TokenStore, tmp_path: Path) -> None:
     """As of `maskwright pretrain … 2>&1 | tee log` after Ctrl-C, which tee does not survive."""
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)

@@ -275,6 +275,7 @@ plan CONFIG --on h100 --region mars => --region: the price table has no region '
 plan CONFIG --region us-central1-a
     => --region: the price table has no region 'us-central1-a'. Fix: did you mean us-central1?
 plan CONFIG --on v6:2x4 => 'v6:2x4' is not a device that `plan` supports. Fix: did you mean v6e:2x4?
+verify-resume CONFIG --kills 0 => verify-resume needs at least 8 steps and 1 kill. Fix: raise --steps or --kills
 submit slrum CONFIG --run out => 'slrum' is no place to run. Fix: did you mean slurm?
 """
 
