@@ -53,8 +53,8 @@ class Collection:
         return sum(len(query.relevant) for query in self.train)
 
     def with_repeated_answers(self) -> int:
-        """Validation and test questions with an answer whose text another passage has too, which they do not judge,
-        so that it counts as wrong."""
+        """Validation and test questions with an answer whose text another passage repeats that they do not judge, so
+        that it counts as wrong."""
         alike: dict[str, set[int]] = {}
         for number, passage in enumerate(self.passages):
             alike.setdefault(passage, set()).add(number)

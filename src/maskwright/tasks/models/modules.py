@@ -65,8 +65,8 @@ def prompts_of(folder: str) -> tuple[dict[str, str], str | None]:
 
 
 def prompt_of(folder: str, name: str | None) -> str:
-    """The words before a text: the prompt `name`, else the default one. Warns if there are prompts and none is chosen.
-    Raises `InputError` for a name that the folder lacks."""
+    """The words before a text, by the prompt `name` or else the default one. Warns if none of the prompts is
+    chosen. Raises `InputError` for a name that the folder lacks."""
     prompts, default = prompts_of(folder)
     listed = ", ".join(f"{key} ({words!r})" for key, words in prompts.items())
     chosen = default if name is None else name
