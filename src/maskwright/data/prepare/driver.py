@@ -325,7 +325,7 @@ class _Preparation:
 def _warn_of_letters(finished: store.TokenStore) -> None:
     """Warns if a tokenizer of letters reads sequences of another kind, by the beginnings of documents."""
     names = token_strings(finished.tokenizer_folder)
-    sides = map(store.Split.sampled, map(finished.split, ("train", "valid")))
+    sides = [finished.split("train").sampled(), finished.split("valid").sampled()]
     sample = [
         ids for side in sides for ids in side.beginnings(SAMPLE_TOKENS, max(1, side.documents // SAMPLE_DOCUMENTS))
     ]
