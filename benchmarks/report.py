@@ -66,8 +66,6 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("formats", "data convert from Arrow, one core", "itself", "from_arrow", "MB/s", 200.0, False),
     ("formats", "data convert from Megatron, one core", "itself", "from_megatron", "MB/s", 200.0, False),
     ("formats", "data convert from MDS, one core", "itself", "from_mds", "MB/s", 200.0, False),
-    ("formats", "data convert to Arrow, one core", "itself", "to_arrow", "MB/s", None, False),
-    ("formats", "data convert to Megatron, one core", "itself", "to_megatron", "MB/s", None, False),
     (
         "data",
         "exact and near duplicates",
