@@ -249,7 +249,6 @@ pretrain CONFIG --run out --set model.init_from=models/none => models/none: no s
 pretrain CONFIG --run out --set model.init_from=roberta-base => Fix: give hf://FacebookAI/roberta-base for the model on
 pretrain CONFIG --run out --dry-run --set model.init_from=answerdotai/ModernBERT-base
     => Fix: give hf://answerdotai/ModernBERT-base for the model on
-pretrain CONFIG --run out --fresh-optimizer => --fresh-optimizer needs --from
 pretrain CONFIG --run out --from runs/two@5 => runs/two: is not there. Fix: give the folder that
 data prepare wikitext --tokenizer t --to out => hf download OWNER/wikitext --repo-type dataset
 data audit wiki/train.csv => wiki/train.csv: matches no file. Fix: check the path; quote globs in the shell
