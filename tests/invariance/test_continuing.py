@@ -219,6 +219,11 @@ def test_what_does_not_fit_the_parent_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_fresh_optimizer_needs_a_run_to_begin_from(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--fresh-optimizer needs --from"):
+        task.pretrain(config(), str(tmp_path / "run"), fresh_optimizer=True)
+
+
 def test_a_run_with_rotary_positions_gets_longer_rows(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
