@@ -21,6 +21,7 @@ from conftest import small_config
 from private_network import wait_until
 
 from maskwright.config.pretraining import RunConfig
+from maskwright.core import storage
 from maskwright.data.store import TokenStore
 from maskwright.launch import local
 from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
@@ -43,7 +44,8 @@ class Machine:
         self, run: str, processes: int | None, *words: str, command: list[str] = COMMAND, **keys: Any
     ) -> subprocess.Popen[str]:
         name = self.folder / f"{run}.json"
-        name.write_text(json.dumps(self._config(**keys).model_dump()))  # JSON is YAML
+        # JSON is YAML. At once, since another machine of the run may be reading it.
+        storage.write_json(str(name), self._config(**keys).model_dump())
         several = [] if processes is None else ["--processes", str(processes)]
         typed = [*command, "pretrain", str(name), "--run", str(self.folder / run), *several, *words]
         return warm.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

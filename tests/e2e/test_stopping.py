@@ -144,7 +144,7 @@ IN_A_PHASE = [
     (SAVE, 1, "terminate", 75),
     (SAVE, 1, "terminate_twice", 75),
     (SAVE, 2, "kill", -signal.SIGKILL),
-    ("maskwright.training.loop:_log", 2, "clock_back", 76),
+    ("maskwright.training.loop:_write_line", 2, "clock_back", 76),
 ]
 
 
