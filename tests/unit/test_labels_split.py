@@ -249,6 +249,19 @@ def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
         read_dataset(LabelledData(train=str(tmp_path / "a.conll"), group="source"), TOKENS, 0)
 
 
+@pytest.mark.parametrize(("labels", "groups", "out"), [(20, 40, 100), (2, 3, 25)])
+def test_groups_hold_out_their_share(labels: int, groups: int, out: int) -> None:
+    """Also with labels of two groups each, of which one would be half."""
+    rows = [(group % labels, group, number) for group in range(groups) for number in range(25)]
+    examples = [Example("a", 1, f"{n} of {g}", labels=(str(label),), group=f"{g}") for label, g, n in rows]
+    for seed in range(4):
+        train, held = hold_out(examples, SINGLE, seed, 0.1)
+        assert len(held) == out and len({one.labels for one in train}) == labels
+    many = [Example("a", 1, text, labels=("x",), group=f"{n}") for n in range(5000) for text in ("ok", f"{n} {n}")]
+    with pytest.raises(InputError, match="have only 1 part; those that share a text or a group .* Fix: check data.gr"):
+        hold_out(many, SINGLE, 0, 0.1)
+
+
 def test_fixed_labels_may_be_missing_from_training(tmp_path: Path) -> None:
     task = Task(labels=["z", "y", "x"])
     found = dataset(tmp_path, task, train="a x, b y, c x", validation="d z")

@@ -101,7 +101,7 @@ def test_a_collection_is_read_and_its_questions_held_out_by_the_seed(tmp_path: P
 
 CORPUS = lines({"_id": "a", "text": "one", "title": None}, {"_id": "b", "text": "two"})
 QUERIES, JUDGED = lines({"_id": 7, "text": "which?"}), judged(("7", "a", 1))
-TOO_FEW = "data.validation_fraction: too few training examples (1) to hold out 0.1"
+TOO_FEW = "data.validation_fraction: 1 question: too few different ones to hold out 0.1"
 
 
 @pytest.mark.parametrize(

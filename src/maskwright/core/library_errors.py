@@ -4,7 +4,6 @@ from __future__ import annotations
 
 OUT_OF_MEMORY = (
     "can't allocate memory",  # torch's allocator on a CPU
-    "MPS backend out of memory",
     "RESOURCE_EXHAUSTED",  # XLA
     "CUDA error: out of memory",  # CUDA's own memory outside torch's allocator
     "CUBLAS_STATUS_ALLOC_FAILED",

@@ -12,7 +12,8 @@ from typing import Any
 from maskwright.config.finetuning import Task
 from maskwright.config.retrieval import RetrievalData
 from maskwright.core import storage
-from maskwright.core.errors import SourceError
+from maskwright.core.console import several
+from maskwright.core.errors import InputError, SourceError
 from maskwright.labels.example import Example
 from maskwright.labels.split import hold_out
 from maskwright.text.compression import ending, unreadable
@@ -173,10 +174,13 @@ def _grade(text: str, where: str) -> int:
 
 def _hold_out(queries: Sequence[Query], seed: int, share: float) -> tuple[list[Query], list[Query]]:
     """(train, validation). See `hold_out`; as examples of one label, the questions leave one to train on."""
-    examples = [
-        Example(query.where, 1, query.text, labels=("question",), key=str(at)) for at, query in enumerate(queries)
-    ]
-    train, held = ([queries[int(one.key)] for one in part] for part in hold_out(examples, Task(), seed, share))
+    examples = [Example("", 0, query.text, labels=("question",), key=str(at)) for at, query in enumerate(queries)]
+    try:
+        train, held = ([queries[int(one.key)] for one in part] for part in hold_out(examples, Task(), seed, share))
+    except InputError:
+        what = f"{several(len(queries), 'question')}: too few different ones to hold out {share:g} for validation"
+        fix = "raise it, judge more questions, or name a file under data.validation"
+        raise InputError(what, where="data.validation_fraction", fix=fix) from None
     return train, held
 
 

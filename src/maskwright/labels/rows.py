@@ -184,10 +184,10 @@ class ExampleStream:
     per_step: int
     virtual_workers: int
 
-    def rows_at(self, data_step: int, virtual_worker: int | None = None) -> Ints:
+    def rows_at(self, step: int, virtual_worker: int | None = None) -> Ints:
         """Rows of `encoded` for an update, or for one virtual worker in it."""
         size, per_worker = len(self.packer.encoded), self.per_step // self.virtual_workers
-        first, count = data_step * self.per_step, self.per_step
+        first, count = step * self.per_step, self.per_step
         if virtual_worker is not None:
             first, count = first + virtual_worker * per_worker, per_worker
         stream_idx = first + np.arange(count, dtype=np.int64)
@@ -198,17 +198,17 @@ class ExampleStream:
             rows[is_here] = order(self.seed, epoch, index[is_here], size)
         return rows
 
-    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+    def batches(self, step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         """Batches of an update. On JAX all have the shape of the largest one."""
         if self.virtual_workers == 1 or not self.packer.few_shapes:
-            return [self.packer.pack(self.rows_at(data_step, worker)).batch for worker in virtual_workers]
-        packed = [self.packer.pack(self.rows_at(data_step, worker)) for worker in range(self.virtual_workers)]
+            return [self.packer.pack(self.rows_at(step, worker)).batch for worker in virtual_workers]
+        packed = [self.packer.pack(self.rows_at(step, worker)) for worker in range(self.virtual_workers)]
         largest = largest_shape(packed)
         return [self.packer.pack(packed[worker].rows, at_least=largest).batch for worker in virtual_workers]
 
-    def work(self, data_step: int) -> tuple[int, float]:
+    def work(self, step: int) -> tuple[int, float]:
         """(tokens, (query, key) pairs) of an update of all ranks."""
-        lengths = np.diff(self.packer.encoded.offsets)[self.rows_at(data_step)].astype(np.float64)
+        lengths = np.diff(self.packer.encoded.offsets)[self.rows_at(step)].astype(np.float64)
         return int(lengths.sum()), float(np.square(lengths).sum())
 
 

@@ -45,11 +45,11 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
         where, fix = "data.validation_fraction", "raise it, give more examples, or name a file under data.validation"
         if different <= len(examples) / 2:
             shared = "context" if task.kind == "question_answering" else "text"
-            part = several(different, f"different {'group' if examples[0].group else shared}")
-            what = (
-                f"{len(examples)} training examples have only {part}; equal ones stay on one side, so none is held out"
-            )
-            where, fix = examples[0].where, "check data.text, or name a file under data.validation"
+            part, same, key = several(different, f"different {shared}"), "equal ones", "data.text"
+            if examples[0].group:
+                part, same, key = several(different, "part"), "those that share a text or a group", "data.group"
+            what = f"{len(examples)} training examples have only {part}; {same} stay on one side, so none is held out"
+            where, fix = examples[0].where, f"check {key}, or name a file under data.validation"
         raise InputError(what, where=where, fix=fix)
     train = [example for example, is_out in zip(examples, chosen, strict=True) if not is_out]
     return train, [example for example, is_out in zip(examples, chosen, strict=True) if is_out]
@@ -72,9 +72,10 @@ class _Units:
     of_example: NDArray[np.int64]
     sizes: NDArray[np.int64]
     strata: NDArray[np.int64]
-    """The rarest label in each unit, so that rare labels get their share in multi-label and tagged texts too."""
+    """The rarest label in each unit, so that rare labels get their share in multi-label and tagged texts too. All are
+    in one stratum with `data.group`, since one group may be more than the share of several labels."""
     order: NDArray[np.int64]
-    """The units in their random order."""
+    """The units in their random order; groups that are the first of a label come first."""
     thresholds: dict[int, float]
     """By stratum, a number in [0, 1) that rounds its share up or down: unbiased, and monotonic in the share."""
     first_of_a_label: NDArray[np.bool_]
@@ -99,6 +100,8 @@ def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> 
     for unit in order:
         is_first[unit] = not marks[unit] <= seen_marks
         seen_marks |= marks[unit]
+    if examples[0].group:
+        strata[:], order = 0, order[np.argsort(~is_first[order], kind="stable")]
     stratum_idx = np.unique(strata)
     draws = bits.uniform(bits.extend(bits.key(seed, purpose, 1), (stratum_idx + 1).astype(np.uint64)))
     thresholds = dict(zip(stratum_idx.tolist(), draws.tolist(), strict=True))
@@ -124,7 +127,7 @@ def _parts(examples: Sequence[Example], task: Task) -> list[int]:
 
     def top(part: int) -> int:
         while part in above:
-            part = above[part]
+            above[part] = part = above.get(above[part], above[part])  # halves the way, which a common text makes long
         return part
 
     for text, example in zip(texts, examples, strict=True):
