@@ -92,7 +92,7 @@ def notation_of(document: Document) -> str:
             return "object"
     if (found := beginning.find("<")) >= 0 and MARKUP.search(beginning, found):
         return "markup"
-    if text[0] in "<-=*_#~.+" and len(document.parts) == 1 and SEPARATORS.fullmatch(text):
+    if text[0] in "<-=*_#~.+" and not document.has_sentences and SEPARATORS.fullmatch(text):
         return SEPARATOR
     if "&" in beginning and ENTITIES.search(beginning):
         return "entities"
