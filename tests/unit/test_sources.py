@@ -403,12 +403,12 @@ def test_the_fix_of_a_record_without_text_follows_from_the_others(tmp_path: Path
         (
             '{"text": {"id": 1, "pt-BR": "a"}}\n',
             "FILE:1: 'text' holds objects with the keys id, pt-BR, not text. Fix: write JSON lines with the text alone, "
-            "such as by jq -c '{text: .\"text\".\"pt-BR\"}'",
+            'such as by jq -c \'{text: ."text"."pt-BR"}\'',
         ),
         (
             '{"text": [{"role": "u", "of": "a b"}]}\n',
             "FILE:1: 'text' holds objects with the keys role, of, not text. Fix: write JSON lines with the text alone, "
-            "such as by jq -c '{text: [.\"text\"[].\"of\"]}'",
+            'such as by jq -c \'{text: [."text"[]."of"]}\'',
         ),
         ('{"text": 5}\n', "FILE:1: 'text' is int, not text. Fix: name the text with --text-column"),
     ):

@@ -106,7 +106,7 @@ def notation_of(document: Document) -> str:
         return ""
     if ("▁" in beginning or "Ġ" in beginning) and PIECES.search(beginning):
         return "pieces"
-    if MOJIBAKE.search(beginning):
+    if any(sign in beginning for sign in ("Ã", "Â", "â€", "ï¿½", "Ð", "Ñ")) and MOJIBAKE.search(beginning):
         return "mojibake"
     return DECOMPOSED if len(unicodedata.normalize("NFC", beginning)) < len(beginning) else ""
 
