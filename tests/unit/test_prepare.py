@@ -239,6 +239,12 @@ def test_shuffled_windows_that_overlap_are_told(
         share = len(trained & held_out) / len(held_out)
         assert passages.also_trained_on(made) == pytest.approx(share, abs=0.05) and (share > 0.5) == warned
         assert ("are in the training text too" in capfd.readouterr().err) == warned
+    halves = [
+        Sources([str(tmp_path / "250.txt")], layout="lines"),
+        Sources([str(tmp_path / "500.txt")], layout="lines"),
+    ]
+    prepared(halves[0], tokenizer, tmp_path / "apart", PrepareOptions(valid_fraction=0), held_out=halves[1])
+    assert "or name other files as --valid-files" in capfd.readouterr().err
 
 
 def _passages(side: Split) -> Iterator[tuple[int, ...]]:

@@ -319,6 +319,9 @@ def test_notations_of_data_and_markup_are_noted(kind: str, texts: list[str], tmp
         assert [document.text for document in sources] == ["first", *texts]
         first = f"{path}:2: {texts[0]}"
         assert sources.notations == ({kind: (len(texts), first)} if kind else {})
+    if kind == "separator":  # a break between paragraphs, not between lines
+        path.write_text("\n\n".join(["first", *texts]))
+        assert len([*(sources := Sources([str(path)], layout="sentences"))]) == 4 and not sources.notations
 
 
 LETTERS = "".join(random.Random(7).choices("ACGT", k=2_000))
@@ -398,14 +401,14 @@ def test_the_fix_of_a_record_without_text_follows_from_the_others(tmp_path: Path
         ('{"text": "x"}\n{"body": "y"}\n', "FILE:2: has no 'text' (keys: body). Fix: give it one"),
         ('{"body": "y"}\n{"text": "x"}\n', "FILE:1: has no 'text' (keys: body). Fix: name the text with --text-column"),
         (
-            '{"text": {"id": 1, "en": "a"}}\n',
-            "FILE:1: 'text' holds objects with the keys id, en, not text. Fix: write JSON lines with the text alone, "
-            "such as by jq -c '{text: .text.en}'",
+            '{"text": {"id": 1, "pt-BR": "a"}}\n',
+            "FILE:1: 'text' holds objects with the keys id, pt-BR, not text. Fix: write JSON lines with the text alone, "
+            'such as by jq -c \'{text: ."text"."pt-BR"}\'',
         ),
         (
             '{"text": [{"role": "u", "of": "a b"}]}\n',
             "FILE:1: 'text' holds objects with the keys role, of, not text. Fix: write JSON lines with the text alone, "
-            "such as by jq -c '{text: [.text[].of]}'",
+            'such as by jq -c \'{text: [."text"[]."of"]}\'',
         ),
         ('{"text": 5}\n', "FILE:1: 'text' is int, not text. Fix: name the text with --text-column"),
     ):

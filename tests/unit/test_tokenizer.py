@@ -26,9 +26,11 @@ def test_training_is_repeatable_and_says_when_text_is_short(
     assert "the text supports" in printed and "have digits" not in printed
     log = tmp_path / "a.log"
     log.write_text("".join(f"block blk_{n * 7919 % 10**6} of size {n**3 % 10**5} received\n" * 2 for n in range(400)))
-    for kind, warned in (("bpe", True), ("words", False)):  # items may be numbers
-        train_tokenizer(Sources([str(log)]), str(tmp_path / kind), kind=kind, vocab_size=900)  # type: ignore[arg-type]
-        assert (" of 900 tokens have digits, such as " in capfd.readouterr().err) == warned
+    cyrillic = tmp_path / "a.txt"  # whose bytes are ², ³ and ¹ among BPE's letters
+    cyrillic.write_text("".join(f"в{a}{b}й г{b}{a}вый\n" * 2 for a in "бгдкмнпрст" for b in "аеиоуыэюя"))
+    for text, kind, warned in ((log, "bpe", True), (log, "words", False), (cyrillic, "bpe", False)):  # items: numbers
+        train_tokenizer(Sources([str(text)]), str(tmp_path / f"{text.name}-{kind}"), kind=kind, vocab_size=500)  # type: ignore[arg-type]
+        assert (" of 500 tokens have digits, such as " in capfd.readouterr().err) == warned
 
 
 def test_bad_requests_are_refused(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from maskwright.data.store import Split, TokenStore
 PASSAGE = 32
 """Tokens; a power of two."""
 MOST_TOKENS = 1 << 28
-"""Of the training text, from its beginning, at 8 ns each. Of the held-out text, the same share is compared."""
+"""Of the training text, from its beginning, at 8 ns each. Of the held-out text, the same share is compared, and no more
+tokens, whose hashes take half a byte each."""
 BLOCK_TOKENS = 1 << 14
 FEWEST = 100
 """Held-out passages below which nothing is concluded."""
@@ -29,7 +30,9 @@ def also_trained_on(store: TokenStore) -> float:
     """The share of different held-out passages that are also in the training text; 0 if few are held out."""
     train, valid = store.split("train"), store.split("valid")
     compared = min(1.0, MOST_TOKENS / max(train.tokens, 1))
-    held_out = np.unique(np.concatenate([np.zeros(0, "<u8"), *_hashes(valid, int(valid.tokens * compared))]))
+    held_out = np.unique(
+        np.concatenate([np.zeros(0, "<u8"), *_hashes(valid, min(int(valid.tokens * compared), MOST_TOKENS))])
+    )
     if len(held_out) < FEWEST:
         return 0.0
     is_found = np.zeros(len(held_out), bool)

@@ -92,7 +92,7 @@ def notation_of(document: Document) -> str:
             return "object"
     if (found := beginning.find("<")) >= 0 and MARKUP.search(beginning, found):
         return "markup"
-    if text[0] in "<-=*_#~.+" and len(document.parts) == 1 and SEPARATORS.fullmatch(text):
+    if text[0] in "<-=*_#~.+" and not document.has_sentences and SEPARATORS.fullmatch(text):
         return SEPARATOR
     if "&" in beginning and ENTITIES.search(beginning):
         return "entities"
@@ -106,7 +106,7 @@ def notation_of(document: Document) -> str:
         return ""
     if ("▁" in beginning or "Ġ" in beginning) and PIECES.search(beginning):
         return "pieces"
-    if MOJIBAKE.search(beginning):
+    if any(sign in beginning for sign in ("Ã", "Â", "â€", "ï¿½", "Ð", "Ñ")) and MOJIBAKE.search(beginning):
         return "mojibake"
     return DECOMPOSED if len(unicodedata.normalize("NFC", beginning)) < len(beginning) else ""
 

@@ -409,7 +409,8 @@ class Sources:
             inner = value[0] if isinstance(value, list) and value else value
             if isinstance(inner, dict):
                 key = max(inner, key=lambda key: len(inner[key]) if isinstance(inner[key], str) else 0, default="KEY")
-                path = f".{self.text_column}.{key}" if inner is value else f"[.{self.text_column}[].{key}]"
+                path = f'."{self.text_column}"' + (f'."{key}"' if inner is value else f'[]."{key}"')
+                path = path if inner is value else f"[{path}]"
                 what = f"'{self.text_column}' holds objects with the keys {listed([*inner])}, not text"
                 fix = f"write JSON lines with the text alone, such as by jq -c '{{text: {path}}}'"
             elif isinstance(value, list):

@@ -96,7 +96,8 @@ def train_tokenizer(
         noun = "word" if kind == "words" else "pair"
         reason = f": no other {noun} occurs {min_frequency} times" if kind != "unigram" else ""
         warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
-    numbers = [token for token in tokenizer.get_vocab() if any(map(str.isdigit, token))]
+    # Byte-level letters include ² ³ ¹, of bytes in в, г and й: digits to `isdigit` alone.
+    numbers = [token for token in tokenizer.get_vocab() if any(map(str.isdecimal, token))]
     if kind != "words" and len(numbers) > MANY_NUMBERS * size:
         longest = max(numbers, key=lambda token: (len(token), token))[-30:]
         line = (

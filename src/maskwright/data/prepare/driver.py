@@ -295,7 +295,7 @@ class _Preparation:
             finished = store.TokenStore(self.request.folder)
             _warn_of_letters(finished)
             if not is_overlap_known:
-                _warn_of_passages(finished)
+                _warn_of_passages(finished, self.request.held_out is not None)
 
         finish_once(self.folder, self.runner, finish)
 
@@ -335,11 +335,13 @@ def _warn_of_letters(finished: store.TokenStore) -> None:
         warn(f"{finished.location}: {wrong}")
 
 
-def _warn_of_passages(finished: store.TokenStore) -> None:
-    """Warns if much of the held-out text is trained on too, in documents that are not equal."""
+def _warn_of_passages(finished: store.TokenStore, are_files: bool) -> None:
+    """Warns if much of the held-out text is trained on too, in documents that are not equal. `are_files`: the held-out
+    text is of files of its own."""
     if (share := passages.also_trained_on(finished)) > MANY_PASSAGES:
+        hold_out = "name other files as --valid-files" if are_files else "hold files out with --valid-files"
         warn(
             f"{share:.0%} of the held-out passages of {passages.PASSAGE} tokens are in the training text too, as in "
             "windows that overlap, near copies or boilerplate, so that the held-out loss is lower than on new text: "
-            "cut without overlap, leave copies out with --near-duplicates 0.8, or hold files out with --valid-files"
+            f"cut without overlap, leave copies out with --near-duplicates 0.8, or {hold_out}"
         )
