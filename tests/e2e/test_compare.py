@@ -173,7 +173,8 @@ def test_arms_and_their_order(tmp_path: Path) -> None:
 
     assert names(["x/a", "y/b/"]) == ["a", "b"]
     assert names(["x/a"], "random") == names(["random", "x/a"]) == ["random", "a"]
-    assert names(["x/a", "b", "random"], "b") == ["b", "a", "random"]
+    assert names(["x/a", "b", "random"], "b") == names(["x/a", "x/b", "random"], "x/b") == ["b", "a", "random"]
+    assert names(["x/a"], "x/b") == ["b", "a"], "a base that is no arm yet is one more"
     first, second = read_starts(["mine=x/a,y/a", "random"], None)
     assert first.name == "mine" and [os.path.basename(os.path.dirname(one)) for one in first.locations] == ["x", "y"]
     assert second == ArmStart("random", first.locations, random=True)

@@ -239,6 +239,9 @@ def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
         sides = [{one.group for one in side} for side in (found.train, found.validation)]
         assert len(found.train) + len(found.validation) == 180 and not sides[0] & sides[1] and sides[1]
         assert ("doc 0" in sides[0]) == ("doc 2" in sides[0])
+        assert 18 <= len(found.validation) < 18 + 12, "a tenth, and less than another part"
+        assert {name for one in found.validation for name in one.labels} == {"a", "b"}
+        assert " of the 30 groups)" in found.report.notes[-1]
     said = f"test: 1 example of groups of the train split (first: 'doc 5', {tmp_path / 'test.csv'}:2)"
     assert [line for line in found.report.warnings() if "groups" in line] in (
         [said],

@@ -74,7 +74,7 @@ def test_the_engine_says_what_auto_took(monkeypatch: pytest.MonkeyPatch) -> None
     assert "on cpu, 1 thread, float32, layers not compiled" in engine.description
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     said = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1), 0).description
-    assert "1 thread (OMP_NUM_THREADS=3 has no effect: set engine.threads)" in said
+    assert "1 thread (OMP_NUM_THREADS=3 has no effect: engine.threads or taskset decides)" in said
 
 
 @pytest.mark.parametrize(

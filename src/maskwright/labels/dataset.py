@@ -15,7 +15,7 @@ from maskwright.labels.example import Example, Reading
 from maskwright.labels.files import another_file, split_files
 from maskwright.labels.names import find_labels, odd_labels, tag_scheme, with_known
 from maskwright.labels.read import read_files
-from maskwright.labels.report import LabelFinding, Report, examine, label_counts, shared_groups
+from maskwright.labels.report import LabelFinding, Report, examine, groups_of, label_counts, shared_groups
 from maskwright.labels.split import hold_out, take_fraction
 
 
@@ -73,9 +73,11 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
     train, validation = splits["train"], splits.get("validation", [])
     if data.validation is None:
         train, validation = hold_out(train, task, seed, data.validation_fraction)
+        held_out, all_groups = len(groups_of(validation)), len(groups_of(splits["train"]))
+        of_groups = f", {held_out:,} of the {all_groups:,} groups" * bool(data.group)
         reading.note(
             f"{len(validation):,} of {len(splits['train']):,} training examples are held out for validation "
-            f"(data.validation_fraction {data.validation_fraction:g})"
+            f"(data.validation_fraction {data.validation_fraction:g}{of_groups})"
         )
     _note_header(reading, splits["train"], labels)
     train_size = len(train)

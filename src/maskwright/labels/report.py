@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
@@ -96,11 +96,15 @@ def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[LabelFi
     return findings
 
 
+def groups_of(examples: Iterable[Example]) -> set[str]:
+    return {example.group for example in examples} - {""}
+
+
 def shared_groups(splits: Mapping[str, Sequence[Example]]) -> list[str]:
     """Sentences on groups of an earlier split in a later one."""
     lines = []
     for earlier, later in combinations(splits, 2):
-        known = {example.group for example in splits[earlier]} - {""}
+        known = groups_of(splits[earlier])
         if shared := [example for example in splits[later] if example.group in known]:
             number, first = several(len(shared), "example"), shared[0]
             lines.append(f"{later}: {number} of groups of the {earlier} split (first: '{first.group}', {first.where})")

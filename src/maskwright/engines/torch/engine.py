@@ -131,7 +131,7 @@ class TorchEngine:
         place = f"{self.device}, {several(self.threads, 'thread')}"
         variable = os.environ.get("OMP_NUM_THREADS", "")
         if self.dp_degree == 1 and variable not in ("", str(self.threads)):  # torchrun sets it for several
-            place += f" (OMP_NUM_THREADS={variable} has no effect: set engine.threads)"
+            place += f" (OMP_NUM_THREADS={variable} has no effect: engine.threads or taskset decides)"
         name = torch.cuda.get_device_name() if self.device == "cuda" else place
         costs = what_dtype_costs(self.dtype, self.device, asked=engine.dtype)
         ranks = f", {self.dp_degree} processes" if self.dp_degree > 1 else ""

@@ -48,8 +48,10 @@ class ArmTraining:
 
 
 def read_starts(arms: Sequence[str], base: str | None) -> tuple[ArmStart, ...]:
-    """From PATH, NAME=PATH, NAME=RUN1,RUN2,…, `random`, `linear` and `bm25`; `base` names the first arm."""
-    listed = [base, *arms] if base in NAMED and base not in arms else arms
+    """From PATH, NAME=PATH, NAME=RUN1,RUN2,…, `random`, `linear` and `bm25`; `base`, an arm's name or one more of these,
+    is the first."""
+    is_place = base is not None and "/" in base
+    listed = [base, *arms] if base is not None and base not in arms and (is_place or base in NAMED) else arms
     starts = [ArmStart(text, (), fitted=True) if text in WITHOUT_TRANSFORMER else _read_start(text) for text in listed]
     models = [start for start in starts if not start.random and not start.fitted]
     if not models:
@@ -57,6 +59,7 @@ def read_starts(arms: Sequence[str], base: str | None) -> tuple[ArmStart, ...]:
     starts = [replace(start, locations=models[0].locations) if start.random else start for start in starts]
     _refuse_twice(starts)
     if base is not None:
+        base = _read_start(base).name if is_place else base
         if base not in [start.name for start in starts]:
             fix = f"choose {', '.join(NAMED)}, or one of {', '.join(start.name for start in models)}"
             raise InputError(f"{base} is not an arm of this comparison", where="--base", fix=fix)
