@@ -310,6 +310,10 @@ def test_the_best_evaluation_has_a_checkpoint() -> None:
     assert best.step is None and not best.settled
     best.remember(((step, 1.0 / step) for step in range(1, 100_000)), {7})  # of a long run, in no time
     assert best.step == 7 and len(best.seen) == 7
+    f1 = Best(2, lower=False, seen=[(2, 0.0), (4, 0.0), (6, 0.0)])  # no entity is found yet: not the time to stop
+    assert (f1.step, f1.settled) == (6, False)
+    f1.seen += [(8, 0.1), (10, 0.1), (12, 0.0)]
+    assert (f1.step, f1.settled) == (8, True)
 
 
 def test_patience_needs_held_out_text(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -256,6 +256,9 @@ def asked(*answers: str) -> Example:
         (["fox"], "", 0.0, 0.0),
         (["the", "fox"], "a", 0.0, 0.0),
         (["the"], "a", 1.0, 1.0),
+        (["在《红楼梦》里"], "红楼梦", 0.0, 6 / 8),  # each character is a word, as in CMRC 2018
+        (["紅樓夢。"], "紅樓夢", 1.0, 1.0),
+        (["BERTモデル"], "bert", 0.0, 2 / 5),
     ],
 )
 def test_answers_by_squads_rules(answers: list[str], answer: str, exact: float, f1: float) -> None:

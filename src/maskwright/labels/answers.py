@@ -16,6 +16,9 @@ from maskwright.labels.example import Example
 Scores = NDArray[np.float32]
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+UNSPACED = re.compile("[\u3005\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Kana and Han, which are written without spaces."""
+WIDE_PUNCTUATION = re.compile("[\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb\uff01-\uff0f\uff1a-\uff20]")
 
 
 def best_answers(
@@ -78,8 +81,14 @@ def _best_span(
 
 
 def normalized(answer: str) -> str:
-    """The answer in small letters, without ASCII punctuation and articles, with single spaces."""
-    return " ".join(ARTICLES.sub(" ", answer.lower().translate(WITHOUT_PUNCTUATION)).split())
+    """The answer in small letters, without ASCII and full-width punctuation and articles, with single spaces."""
+    letters = WIDE_PUNCTUATION.sub("", answer.lower().translate(WITHOUT_PUNCTUATION))
+    return " ".join(ARTICLES.sub(" ", letters).split())
+
+
+def _words(answer: str) -> list[str]:
+    """The words of a normalized answer. Each Han or kana character is one, as in CMRC 2018's and DRCD's scripts."""
+    return UNSPACED.sub(r" \g<0> ", answer).split()
 
 
 def accepted(example: Example) -> list[str]:
@@ -94,8 +103,8 @@ def exact_match(example: Example, answer: str) -> float:
 
 def overlap_f1(example: Example, answer: str) -> float:
     """F1 of the answer's words against the best accepted answer, from 0 to 1, as in version 2.0 of SQuAD's script."""
-    words = normalized(answer).split()
-    return max(_f1(words, right.split()) for right in accepted(example))
+    words = _words(normalized(answer))
+    return max(_f1(words, _words(right)) for right in accepted(example))
 
 
 def _f1(words: list[str], right_words: list[str]) -> float:

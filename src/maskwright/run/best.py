@@ -28,13 +28,15 @@ class Best:
 
     @property
     def step(self) -> int | None:
-        """The step of the best evaluation, the first of equals; None before the first with a finite value."""
+        """The step of the best evaluation; None before the first with a finite value. Of equals the first, but of
+        scores of 0, such as the F1 of entities before any is found, the last: there, patience does not begin."""
         best = min(filter(_is_finite, self.seen), key=self._rank, default=None)
         return best[0] if best else None
 
-    def _rank(self, one: tuple[int, float]) -> float:
+    def _rank(self, one: tuple[int, float]) -> tuple[float, int]:
         """Lower for a better evaluation."""
-        return one[1] if self.lower else -one[1]
+        step, value = one
+        return (value, step) if self.lower else (-value, step if value else -step)
 
     @property
     def settled(self) -> bool:
