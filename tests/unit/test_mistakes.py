@@ -136,6 +136,8 @@ def test_names_of_other_programs_lead_to_real_keys() -> None:
         ("num_cores", 8, "did you mean engine.kind: jax and engine.device: tpu and engine.devices?"),
         ("input_shapes", "2x512", "did you mean batch.micro_batch_rows: 2 and data.seq_len: 512?"),
         ("report_to", "none", "did you mean logging.report_to: []?"),
+        ("optimizer.kind", "decoupled_adamw", "give adamw, and divide weight_decay by learning_rate"),
+        ("optimizer.kind", "adam", "give adamw"),
         ("checkpoint.every_steps", 500, "did you mean checkpoint.save_every_steps?"),
         ("evaluation.steps", 500, "did you mean evaluation.every_steps?"),
         ("model.layers", 6, "did you mean model.num_hidden_layers?"),

@@ -241,6 +241,7 @@ _OPTIONS = {
     "work": "--to",
 }
 """Their names -> an option, the first of these that a command has."""
+_DECOUPLED = "give adamw, and divide weight_decay by learning_rate, by which that optimizer does not multiply it"
 _NO_KIND = "schedule.kind is linear, cosine, wsd, constant, polynomial or inverse_sqrt; there is nothing like this one"
 VALUES = {
     "schedule.kind": {
@@ -265,7 +266,8 @@ VALUES = {
     "optimizer.kind": {
         **dict.fromkeys(("adam", "adamw_hf", "adamw_anyprecision", "paged_adamw_32bit"), "adamw"),
         **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_apex_fused"), "adamw"),
-        **dict.fromkeys(("fused_adam", "decoupled_adamw"), "adamw"),
+        "fused_adam": "adamw",
+        **dict.fromkeys(("decoupled_adamw", "decoupledadamw", "decoupled_stableadamw"), _DECOUPLED),
     },
     "optimizer.max_grad_norm": dict.fromkeys(("0", "0.0", "none"), "null"),
     "schedule.steps": dict.fromkeys(("-1", "0"), "leave it out: schedule.epochs sets the length of the run"),
