@@ -138,6 +138,7 @@ def test_names_of_other_programs_lead_to_real_keys() -> None:
         ("report_to", "none", "did you mean logging.report_to: []?"),
         ("optimizer.kind", "decoupled_adamw", "give adamw, and divide weight_decay by learning_rate"),
         ("optimizer.kind", "adam", "give adamw"),
+        ("schedule.min_lr", 1e-5, "schedule.final_lr_share is that rate divided by optimizer.learning_rate"),
         ("checkpoint.every_steps", 500, "did you mean checkpoint.save_every_steps?"),
         ("evaluation.steps", 500, "did you mean evaluation.every_steps?"),
         ("model.layers", 6, "did you mean model.num_hidden_layers?"),
