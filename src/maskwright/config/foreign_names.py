@@ -42,7 +42,9 @@ _KEYS = {
     "warmup warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
     "lr_scheduler_power power": "schedule.power",
     "min_lr_ratio min_lr_rate alpha_f": "schedule.final_lr_share",
-    "min_lr eta_min lr_end end_learning_rate": "schedule.final_lr_share is that rate divided by optimizer.learning_rate",
+    "min_lr eta_min lr_end end_learning_rate": (
+        "schedule.final_lr_share is that rate divided by optimizer.learning_rate"
+    ),
     "t_warmup": "schedule.warmup_share is a share of the run, and schedule.warmup_steps counts updates",
     "max_duration": "schedule.steps counts updates, and schedule.epochs passes over the text",
     "per_device_train_batch_size per_gpu_train_batch_size max_sentences b_size": "batch.micro_batch_rows",

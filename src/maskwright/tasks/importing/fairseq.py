@@ -195,9 +195,9 @@ def _batch(taken: Taken) -> None:
             raise InputError(f"{first} is not ROWSxTOKENS", where="--input_shapes", fix="write it as 2x512")
         count, note = int(rows), f"{len(others)} more shapes are left out" if others else ""
     else:
-        tokens, multiple = taken.whole("max_tokens", 0), max(1, taken.whole(MULTIPLE, 8))
+        in_all, multiple = taken.whole("max_tokens", 0), max(1, taken.whole(MULTIPLE, 8))
         limits = {name: taken.whole(name, 8)} if given else {}
-        limits |= {"max_tokens": tokens // length} if tokens else {}
+        limits |= {"max_tokens": in_all // length} if in_all else {}
         name, most = min(limits.items(), key=lambda limit: limit[1], default=("max_tokens", 8))
         count = max(most - most % multiple, most % multiple)
         if count < most:
