@@ -208,6 +208,13 @@ TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
             "srun -n 4 python", "deepspeed", "torchrun --nproc_per_node 2 --nnodes $N", "CUDA_VISIBLE_DEVICES=0,1"
         )
     ),
+    *((script, f"{start} --train_file a.txt", {}, (said,)) for script, start, said in (
+        ("run_mlm", "python run_mlm.py", "1 device, by this command alone (it takes all GPUs: give --devices)"),
+        ("run_glue", "python run_glue.py", "1 device, by this command alone (it takes all GPUs: give --devices)"),
+        ("run_mlm", "python run_mlm_no_trainer.py", "1 accumulated x 1 device)"),
+        ("run_mlm", "CUDA_VISIBLE_DEVICES=3 python run_mlm.py", "1 device, by CUDA_VISIBLE_DEVICES"),
+        ("run_mlm", "export CUDA_VISIBLE_DEVICES=3; python run_mlm.py", "1 device, by CUDA_VISIBLE_DEVICES"),
+    )),
     ("run_glue", "python $XLA run_classification.py --train_file a.csv", {}, ("$XLA may start it several times",)),
     # What each flag becomes, and what is said where nothing is the same.
     ("run_mlm", "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 --nnodes=2 examples/run_mlm.py "
@@ -308,6 +315,26 @@ TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
      {"data.mixture": None, "data.mixture_alpha": None, "data.store": "data/store", "batch.micro_batch_rows": 8},
      ("data convert a:b ", "--freq-weighted-replacement: left out", "--encoder-layerdrop: left out",
       "--activation-dropout: left out", "--user-dir: left out", "--multilang-sampling-alpha: left out")),
+    # Both limits of fairseq's batches count, which it cuts to a multiple of 8.
+    *(
+        ("fairseq", f"fairseq-train d --max-update 9 {flags}", {"batch.micro_batch_rows": rows}, (said,))
+        for flags, rows, said in (
+            ("--batch-size 32 --max-tokens 8192", 16, "--batch-size: not needed"),
+            ("--batch-size 4 --max-tokens 8192", 4, "--max-tokens: not needed"),
+            ("--batch-size 12", 8, "not 12: --required-batch-size-multiple is 8"),
+            ("--max-tokens 6144 --required-batch-size-multiple 1", 12, "--required-batch-size-multiple: mapped"),
+        )
+    ),
+    # A run that fairseq ends before or after the decay of its learning rate.
+    *(
+        ("fairseq", f"fairseq-train d --lr 1e-3 --lr-scheduler polynomial_decay --max-update 50 {flags}",
+         {"schedule.steps": 50, "schedule.final_lr_share": share}, (f"--total-num-update: {said}",))
+        for flags, share, said in (
+            ("--total-num-update 100 --warmup-updates 10 --end-learning-rate 1e-4", 0.1 + 0.9 * 50 / 90, "mapped"),
+            ("--total-num-update 40", None, "left out"),
+            ("--total-num-update 100 --power 2", None, "left out"),
+        )
+    ),
     # Epochs that were generated before, on TPUs and on GPUs.
     ("tpu_pretrain", "pretrain.py --epochs 4 --warmup_proportion 0.06 --one_tpu --seed 7",
      {"schedule.epochs": 4.0, "schedule.kind": "linear", "schedule.warmup_share": 0.06, "batch.virtual_workers": 1,

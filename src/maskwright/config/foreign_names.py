@@ -42,6 +42,11 @@ _KEYS = {
     "warmup warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
     "lr_scheduler_power power": "schedule.power",
     "min_lr_ratio min_lr_rate alpha_f": "schedule.final_lr_share",
+    "min_lr eta_min lr_end end_learning_rate": (
+        "schedule.final_lr_share is that rate divided by optimizer.learning_rate"
+    ),
+    "t_warmup": "schedule.warmup_share is a share of the run, and schedule.warmup_steps counts updates",
+    "max_duration": "schedule.steps counts updates, and schedule.epochs passes over the text",
     "per_device_train_batch_size per_gpu_train_batch_size max_sentences b_size": "batch.micro_batch_rows",
     "simulated_gpus": "batch.virtual_workers",
     "micro_batch_size device_train_microbatch_size": "batch.micro_batch_rows",
@@ -241,6 +246,7 @@ _OPTIONS = {
     "work": "--to",
 }
 """Their names -> an option, the first of these that a command has."""
+_DECOUPLED = "give adamw, and divide weight_decay by learning_rate, by which that optimizer does not multiply it"
 _NO_KIND = "schedule.kind is linear, cosine, wsd, constant, polynomial or inverse_sqrt; there is nothing like this one"
 VALUES = {
     "schedule.kind": {
@@ -265,7 +271,8 @@ VALUES = {
     "optimizer.kind": {
         **dict.fromkeys(("adam", "adamw_hf", "adamw_anyprecision", "paged_adamw_32bit"), "adamw"),
         **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_apex_fused"), "adamw"),
-        **dict.fromkeys(("fused_adam", "decoupled_adamw"), "adamw"),
+        "fused_adam": "adamw",
+        **dict.fromkeys(("decoupled_adamw", "decoupledadamw", "decoupled_stableadamw"), _DECOUPLED),
     },
     "optimizer.max_grad_norm": dict.fromkeys(("0", "0.0", "none"), "null"),
     "schedule.steps": dict.fromkeys(("-1", "0"), "leave it out: schedule.epochs sets the length of the run"),

@@ -423,7 +423,9 @@ class Guide(NamedTuple):
                 return [_Mistake(f"{name} is {value!r:.80}, but it is a section", keys, where)]
             case "wrong value" if key:
                 allowed = (isinstance(loc[-1], int) and key.allowed_entry()) or key.allowed()
-                return [_Mistake(f"{name} is {value!r:.80}", f"give {allowed}{no_number(value, key.schema)}", where)]
+                ours = self.values.get(dotted, {}).get(str(value).lower(), "")
+                fix = f"give {ours or allowed + no_number(value, key.schema)}"
+                return [_Mistake(f"{name} is {value!r:.80}", ours if " " in ours else fix, where)]
         return [_Mistake(f"{name}: {error['msg']}, not {value!r:.80}", self.known, where)]
 
     def _unknown(self, dotted: str, value: Any, is_section: bool, where: str) -> _Mistake:

@@ -9,7 +9,7 @@ from maskwright.config.foreign_names import VALUES
 from maskwright.core.console import typed
 from maskwright.core.errors import InputError
 from maskwright.tasks.importing.taken import FlagFate, Taken, number_of
-from maskwright.tasks.importing.typed import XLA_DIST, ScriptSignature, Typed
+from maskwright.tasks.importing.typed import ALONE, XLA_DIST, ScriptSignature, Typed
 
 _SWITCHES = """
 fp16 bf16 tpu cpu use_gpu mask_whole_words freq_weighted_replacement no_epoch_checkpoints metrics_debug
@@ -27,6 +27,7 @@ SCRIPT = ScriptSignature(
 SIZES = {"roberta_base": "base", "roberta_large": "large", "roberta": "base"}
 INVERSE_SQRT_WARMUP = 4000
 """The default of --warmup-updates for fairseq's inverse_sqrt; for its other schedules it is 0."""
+MULTIPLE = "required_batch_size_multiple"
 TOKENIZER = "hf://FacebookAI/roberta-base"
 TASKS = ("masked_lm", "multilingual_masked_lm")
 ON_LABELS = ("sentence_prediction", "sentence_ranking")
@@ -61,7 +62,7 @@ NOT_NEEDED = {
     "tpu": "`submit slice NAME` names the slice",
     "bpe": "the store keeps the tokenizer that its ids are of",
     "max_epoch": "the number of updates decides",
-    "max_sentences batch_size max_tokens": "another flag decides the rows",
+    "max_sentences batch_size max_tokens required_batch_size_multiple": "another flag decides the rows",
 }
 
 
@@ -155,19 +156,25 @@ def _optimizer(taken: Taken) -> None:
         what = "not given, and fairseq's default is for other models: set optimizer.learning_rate"
         taken.row("lr", "left out", what)
     total, steps = taken.whole("total_num_update", 0), taken.whole("max_update", 0)
-    note = f"the schedule also ends there; fairseq's ends at {total:,}" if steps and total not in (0, steps) else ""
     if steps or total:
-        taken.set("max_update" if steps else "total_num_update", {"schedule.steps": steps or total}, note)
+        taken.set("max_update" if steps else "total_num_update", {"schedule.steps": steps or total})
     else:
         taken.take({"max_epoch": 1.0})
-    _schedule(taken, taken.values.get("optimizer.learning_rate", 1.0))
+    _schedule(taken, taken.values.get("optimizer.learning_rate", 1.0), steps, total)
 
 
-def _schedule(taken: Taken, peak: float) -> None:
+def _schedule(taken: Taken, peak: float, steps: int, total: int) -> None:
+    """`total`: the update at which fairseq's decay would end, after or before its last one, `steps`; 0 if unknown."""
     kind, power = taken.text("lr_scheduler") or "fixed", taken.number("power", 1.0)
     ours = {"polynomial_decay": "linear" if power == 1.0 else "polynomial", "fixed": "constant"}.get(kind, kind)
     values: dict[str, Any] = {"schedule.kind": ours} | ({"schedule.power": power} if ours == "polynomial" else {})
-    if end := taken.number("end_learning_rate", 0.0) / peak:
+    end, warmup = taken.number("end_learning_rate", 0.0) / peak, taken.whole("warmup_updates", 0)
+    if ours == "linear" and warmup < steps < total:
+        end += (1.0 - end) * (total - steps) / (total - warmup)
+        taken.note("total_num_update", f"schedule.final_lr_share: the rate that is left at {steps:,}", "mapped")
+    elif ours in ("linear", "polynomial") and steps and total not in (0, steps):
+        taken.note("total_num_update", f"the decay ends with the run, at {steps:,}")
+    if end:
         values["schedule.final_lr_share"] = end
     if ours in ("linear", "polynomial", "constant", "cosine", "inverse_sqrt"):
         taken.set("lr_scheduler", values)
@@ -188,16 +195,23 @@ def _batch(taken: Taken) -> None:
             raise InputError(f"{first} is not ROWSxTOKENS", where="--input_shapes", fix="write it as 2x512")
         count, note = int(rows), f"{len(others)} more shapes are left out" if others else ""
     else:
-        count = taken.whole(name, 8 * length) // (length if name == "max_tokens" else 1)
+        in_all, multiple = taken.whole("max_tokens", 0), max(1, taken.whole(MULTIPLE, 8))
+        limits = {name: taken.whole(name, 8)} if given else {}
+        limits |= {"max_tokens": in_all // length} if in_all else {}
+        name, most = min(limits.items(), key=lambda limit: limit[1], default=("max_tokens", 8))
+        count = max(most - most % multiple, most % multiple)
+        if count < most:
+            note = f"not {most}: --required-batch-size-multiple is {multiple}"
+        taken.note(MULTIPLE, "batch.micro_batch_rows", "mapped")
     taken.set(name, {"batch.micro_batch_rows": max(1, count)}, note)
     cores, source = command.devices, command.counted_by
     is_tpu = bool(command.flags.keys() & TPU)
     if not source and (cores := taken.whole("distributed_world_size", 0)):
         source = "--distributed-world-size"
     elif not source:
-        sees = "xla_dist starts it on each host of the slice" if command.launcher == XLA_DIST else "it takes all GPUs"
+        sees = "this command alone (xla_dist starts it on each host of the slice: give --devices)"
         cores = taken.whole("num_cores", NUM_CORES) if is_tpu else 1
-        source = f"this command alone ({sees}: give --devices)"
+        source = sees if command.launcher == XLA_DIST else ALONE
     first, *later = (taken.text("update_freq") or "1").split(",")
     workers = int(number_of(first, "--update-freq")) * cores
     note = f"{first} x {cores} devices, by {source}: {max(1, count) * workers:,} rows of {length} tokens in an update"

@@ -14,7 +14,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json
 from maskwright.tasks.importing.taken import Taken, number_of, shown
-from maskwright.tasks.importing.typed import SECRET
+from maskwright.tasks.importing.typed import ALONE, SECRET
 
 ALIASES = {
     "max_train_steps": "max_steps",
@@ -232,5 +232,8 @@ def begin(taken: Taken) -> None:
     taken.rename(ALIASES)
     if cores := taken.whole("tpu_num_cores", 0):
         taken.typed.devices, taken.typed.counted_by = cores, "--tpu_num_cores"
+    one = "no_trainer" in taken.typed.script or taken.has("use_cpu") or taken.has("no_cuda")
     if cores or "xla_spawn.py" in taken.typed.original:
         taken.set("tpu_num_cores", {"engine.kind": "jax"}, "for TPUs")
+    elif not (one or taken.typed.launcher):
+        taken.typed.counted_by = taken.typed.counted_by or ALONE  # the Trainer multiplies the batch by their number

@@ -32,6 +32,7 @@ TOTAL = "num_processes"
 _PLAIN_STARTERS = ("python", "python3", "env", "nohup", "time", "sudo", "exec", "xla_spawn.py")
 """Words that start a script once, or whose options give the number."""
 XLA_DIST, GPUS = "xla_dist", "CUDA_VISIBLE_DEVICES"
+ALONE = "this command alone (it takes all GPUs: give --devices)"
 
 
 NO_STARTERS = {"echo", "printf", "cat", "less", "head", "tail", "ls", "cp", "mv", "rm", "ln", "scp", "rsync", "touch"}
@@ -160,6 +161,9 @@ def read_command(
         several = "," in variables.get(GPUS, "")
         typed = _sorted(shown[:index] + [f"{GPUS}=,"] * several, shown[index:], script)
         typed.original = shlex.join(map(as_written, shown))
+        gpus = next((word for word in shown[:index] if word.startswith(f"{GPUS}=")), variables.get(GPUS, ""))
+        if gpus.removeprefix(f"{GPUS}=").isdigit() and not typed.launcher:
+            typed.counted_by = typed.counted_by or GPUS
         if typed.launcher == XLA_DIST:
             named = variables.get("TPU_ACCELERATOR_TYPE") or variables.get("ACCELERATOR_TYPE", "")
             typed.pod = tpus.kind_and_chips(named)
