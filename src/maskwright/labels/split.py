@@ -80,7 +80,6 @@ class _Units:
     """By stratum, a number in [0, 1) that rounds its share up or down: unbiased, and monotonic in the share."""
     first_of_a_label: NDArray[np.bool_]
     """Whether a unit is the first in that order with one of its labels."""
-    are_groups: bool
 
 
 def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> _Units:
@@ -106,26 +105,19 @@ def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> 
     stratum_idx = np.unique(strata)
     draws = bits.uniform(bits.extend(bits.key(seed, purpose, 1), (stratum_idx + 1).astype(np.uint64)))
     thresholds = dict(zip(stratum_idx.tolist(), draws.tolist(), strict=True))
-    are_groups = any(example.group for example in examples)
-    return _Units(of_example, np.bincount(of_example), strata, order, thresholds, is_first, are_groups)
+    return _Units(of_example, np.bincount(of_example), strata, order, thresholds, is_first)
 
 
 def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArray[np.bool_]:
     """[units]: whether each is chosen. In each stratum, units are chosen in the random order, or in its reverse, until
-    they hold its share of examples. Groups are large, so that this would take several times the share: they are taken
-    from all strata in turn until they hold the share of all examples."""
-    chosen, quantiles = np.zeros(len(units.sizes), np.bool_), np.zeros(len(units.sizes))
+    they hold its share of examples."""
+    chosen = np.zeros(len(units.sizes), np.bool_)
     order = units.order[::-1] if from_the_end else units.order
     for stratum, threshold in units.thresholds.items():
         members = order[units.strata[order] == stratum]
         sizes = units.sizes[members]
         before = np.cumsum(sizes) - sizes
         chosen[members] = before < np.floor(sizes.sum() * share + threshold)
-        quantiles[members] = (before + sizes * (1 - threshold)) / sizes.sum()
-    if units.are_groups:
-        order = np.argsort(quantiles, kind="stable")
-        sizes = units.sizes[order]
-        chosen[order] = np.cumsum(sizes) - sizes < sizes.sum() * share
     return chosen
 
 
