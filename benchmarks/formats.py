@@ -28,9 +28,7 @@ SIDES = (
     "from_megatron",
     "from_mds",
     "from_datatrove",
-    "from_datasets",
-    "to_arrow",
-    "to_megatron",
+    "to_parquet",
 )
 MEAN_TOKENS, TOKENS = 600, 100_000_000
 
@@ -38,8 +36,7 @@ MEAN_TOKENS, TOKENS = 600, 100_000_000
 def make(folder: str, tokenizer: str, tokens: int) -> None:
     """One store in each format, of random ids."""
     from maskwright.data.convert import Conversion, ConvertOptions, convert
-    from maskwright.data.foreign.write import write_out
-    from maskwright.data.store import TokenStore, special_table
+    from maskwright.data.store import special_table
     from maskwright.text.vocabulary import read_vocabulary
 
     vocabulary, generator = read_vocabulary(tokenizer), np.random.default_rng(0)
@@ -51,10 +48,30 @@ def make(folder: str, tokenizer: str, tokens: int) -> None:
     ids.tofile(f"{folder}/datatrove/a.ds")
     ends.astype("<u8").tofile(f"{folder}/datatrove/a.ds.index")
     convert(Conversion([f"{folder}/datatrove"], tokenizer, f"{folder}/store", ConvertOptions(valid_fraction=0.0)))
-    store = TokenStore(f"{folder}/store")
-    for kind in ("arrow", "megatron", "datasets"):
-        write_out(store, f"{folder}/{kind}", kind)  # type: ignore[arg-type]
+    write_arrow(Path(folder, "arrow"), ids, ends)
+    write_megatron(Path(folder, "megatron"), ids, ends)
     write_mds(Path(folder, "mds"), np.split(ids, ends[:-1]))
+
+
+def write_arrow(folder: Path, ids: np.ndarray, ends: np.ndarray) -> None:
+    """A record batch for each document."""
+    import pyarrow as arrow
+
+    folder.mkdir()
+    whole = arrow.RecordBatch.from_arrays([arrow.array(ids)], ["tokens"])
+    with arrow.OSFile(str(folder / "0.arrow"), "wb") as file, arrow.ipc.new_file(file, whole.schema) as writer:
+        for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            writer.write_batch(whole.slice(begin, end - begin))
+
+
+def write_megatron(folder: Path, ids: np.ndarray, ends: np.ndarray) -> None:
+    """As `IndexedDatasetBuilder` does with uint16, whose code is 8."""
+    folder.mkdir()
+    ids.tofile(folder / "text_document.bin")
+    sizes = np.diff(ends, prepend=0)
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(sizes), len(sizes) + 1) + sizes.astype("<i4").tobytes()
+    index += (2 * (ends - sizes)).astype("<i8").tobytes() + np.arange(len(sizes) + 1, dtype="<i8").tobytes()
+    (folder / "text_document.idx").write_bytes(index)
 
 
 def write_mds(folder: Path, documents: list[np.ndarray]) -> None:
@@ -88,14 +105,13 @@ def run_side(side: str, folder: str, tokenizer: str) -> dict[str, float]:
     from maskwright.config.data import Arrow
     from maskwright.data.convert import Conversion, ConvertOptions, convert
     from maskwright.data.converted_store import open_arrow
-    from maskwright.data.foreign.write import write_out
+    from maskwright.data.foreign.write import write_parquet
     from maskwright.data.store import TokenStore
     from maskwright.text.vocabulary import read_vocabulary
 
     read_vocabulary(tokenizer)
     way, _, kind = side.partition("_")
-    places = {"arrow": "arrow/train", "megatron": "megatron/train_text_document", "datasets": "datasets/train"}
-    place = f"{folder}/{places.get(kind, kind)}"
+    place = f"{folder}/{'megatron/text_document' if kind == 'megatron' else kind}"
     with tempfile.TemporaryDirectory(dir=folder) as to:
         os.environ["MASKWRIGHT_CACHE"] = f"{to}/cache"
         if way == "open":
@@ -106,7 +122,7 @@ def run_side(side: str, folder: str, tokenizer: str) -> dict[str, float]:
         elif way == "from":
             convert(Conversion([place], tokenizer, f"{to}/store", ConvertOptions(valid_fraction=0.01)))
         else:
-            write_out(TokenStore(f"{folder}/store"), f"{to}/out", kind)  # type: ignore[arg-type]
+            write_parquet(TokenStore(f"{folder}/store"), f"{to}/out")
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     size = os.path.getsize(f"{folder}/datatrove/a.ds") / 1e6
     return {"megabytes_per_cpu_second": size / cpu, "megabytes_per_second": size / wall}
