@@ -402,8 +402,8 @@ def test_the_fix_of_a_record_without_text_follows_from_the_others(tmp_path: Path
         ('{"body": "y"}\n{"text": "x"}\n', "FILE:1: has no 'text' (keys: body). Fix: name the text with --text-column"),
         (
             '{"text": {"id": 1, "pt-BR": "a"}}\n',
-            "FILE:1: 'text' holds objects with the keys id, pt-BR, not text. Fix: write JSON lines with the text alone, "
-            'such as by jq -c \'{text: ."text"."pt-BR"}\'',
+            "FILE:1: 'text' holds objects with the keys id, pt-BR, not text. Fix: write JSON lines with the text "
+            'alone, such as by jq -c \'{text: ."text"."pt-BR"}\'',
         ),
         (
             '{"text": [{"role": "u", "of": "a b"}]}\n',

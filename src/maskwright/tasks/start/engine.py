@@ -85,7 +85,7 @@ def start_record(job: Job) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Versions, hardware and code revision, for the record."""
-    names = ("torch", "flash_attn_3", "numpy", "tokenizers", "safetensors", "transformers", "jax", "jaxlib", "libtpu")
+    names = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "jax", "jaxlib", "libtpu")
     packages = [name for name in names if installed(name)]
     return {
         "maskwright": maskwright.__version__,
