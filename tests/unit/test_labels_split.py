@@ -228,7 +228,7 @@ def test_without_a_validation_file_a_share_is_held_out_of_training(tmp_path: Pat
 
 def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
     """Windows of one document, of which another group has one as well: both groups are one part."""
-    rows = [f"window {n},{'ab'[n % 2]},doc {n // 6}\n" for n in range(180)]
+    rows = [f"window {n},{'abcdef'[n // 6 % 6]},doc {n // 6}\n" for n in range(180)]
     rows[13] = "window 0,b,doc 2\n"
     files = {"train.csv": rows, "test.csv": ["text of a test,a,doc 5\n", "another,b,new\n"]}
     for name, lines in files.items():
@@ -240,7 +240,6 @@ def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
         assert len(found.train) + len(found.validation) == 180 and not sides[0] & sides[1] and sides[1]
         assert ("doc 0" in sides[0]) == ("doc 2" in sides[0])
         assert 18 <= len(found.validation) < 18 + 12, "a tenth, and less than another part"
-        assert {name for one in found.validation for name in one.labels} == {"a", "b"}
         assert " of the 30 groups)" in found.report.notes[-1]
     said = f"test: 1 example of groups of the train split (first: 'doc 5', {tmp_path / 'test.csv'}:2)"
     assert [line for line in found.report.warnings() if "groups" in line] in (

@@ -48,8 +48,8 @@ class ArmTraining:
 
 
 def read_starts(arms: Sequence[str], base: str | None) -> tuple[ArmStart, ...]:
-    """From PATH, NAME=PATH, NAME=RUN1,RUN2,…, `random`, `linear` and `bm25`; `base`, an arm's name or one more of these,
-    is the first."""
+    """From PATH, NAME=PATH, NAME=RUN1,RUN2,…, `random`, `linear` and `bm25`; `base`, an arm or one
+    more of these, is the first."""
     is_place = base is not None and "/" in base
     listed = [base, *arms] if base is not None and base not in arms and (is_place or base in NAMED) else arms
     starts = [ArmStart(text, (), fitted=True) if text in WITHOUT_TRANSFORMER else _read_start(text) for text in listed]
