@@ -118,6 +118,17 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
     *_, line = prepared(make(**keys, **{"data.train": str(train.parent / "odd.jsonl")})).warnings()
     assert line.startswith("4 of 44 training examples have tokens that are unknown to the tokenizer; '\u2603' at ")
     assert line.endswith("odd.jsonl:41 has '\u2603', which is in none of its tokens")
+    asked = []
+    for size in (3, 5, 9, 12):
+        answer = {"text": [" ".join("a" * size)], "answer_start": [2]}
+        asked.append({"question": f"who {size}?", "context": "b " + "a " * (size + 9), "answers": answer})
+    (train.parent / "asked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    limit = {"kind": "question_answering", "doc_stride": 4, "max_answer_length": 5}
+    (line,) = prepared(
+        make("question_answering", task=limit, **{"data.train": str(train.parent / "asked.jsonl")})
+    ).warnings()
+    assert line.startswith("2 of 4 training examples have an answer longer than 5 tokens, which no prediction is; ")
+    assert line.endswith("; task.max_answer_length: 12 allows them all")
     capsys.readouterr()
     for outcomes, said in (((0,) * 21, True), ((0,) * 20 + (1,), False)):
         ready._warn_of_predictions("validation", Predictions(outcomes, None), ready.dataset.validation, {})

@@ -201,9 +201,10 @@ def test_texts_get_tags_of_their_words_and_spans(tokenizer: str, tmp_path: Path)
     assert [row["spans"] for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()] == spans
 
 
-def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
+def test_questions_get_answers(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run, _, model = made("question_answering", tokenizer, tmp_path)
-    records = [{"id": f"q{n}", "question": "Who?", "context": text} for n, text in enumerate(TEXTS) if len(text) > 20]
+    texts = [text for text in TEXTS if len(text) > 20]
+    records: list[dict[str, Any]] = [{"id": f"q{n}", "question": "Who?", "context": one} for n, one in enumerate(texts)]
     source = tmp_path / "questions.jsonl"
     source.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
     examples = [Example("a", 1, one["question"], one["context"]) for one in records]
@@ -220,7 +221,7 @@ def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
     # Length, windows and whether there may be no answer are those of training, for the exported folder too.
     lengths = {"max_seq_len": 64, "doc_stride": task.doc_stride, "max_answer_len": task.max_answer_length}
     assert model.config.task_specific_params["question-answering"] == {**lengths, "handle_impossible_answer": True}
-    out, answers = tmp_path / "out.csv", tmp_path / "answers.json"
+    out, answers, found = tmp_path / "out.csv", tmp_path / "answers.json", list[list[str]]()
     for extra, none in (((), True), (("--always-answer",), False)):
         expected = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=none)
         predicted(run, "--input", source, "--to", out, *extra)
@@ -230,6 +231,17 @@ def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
         assert [row["id"] for row in rows] == [one["id"] for one in records]
         predicted(tmp_path / "model", "--input", source, "--to", answers, *extra)
         assert json.loads(answers.read_text()) == {row["id"]: row["answer"] for row in rows}
+        found.append(expected)
+    # A model that may give no answer gives none on a file of answers alone too.
+    scores = []
+    capfd.readouterr()
+    for one, always in zip(records, found[1], strict=True):
+        one["answers"] = {"text": [always], "answer_start": [one["context"].index(always)]}
+    source.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    for place in (run, tmp_path / "model"):
+        assert command(["evaluate", str(place), "--input", str(source), "--device", "cpu", "--json"]) == 0
+        scores.append(json.loads(capfd.readouterr().out)["metrics"]["exact_match"])
+    assert scores == [np.mean([a == b for a, b in zip(*found, strict=True)])] * 2 and scores[0] < 1
 
 
 def test_mistakes_are_one_line_and_write_nothing(

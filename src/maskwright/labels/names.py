@@ -197,6 +197,8 @@ def shortened(names: Sequence[str], limit: int = 6) -> str:
 def _why_without_prefix(tag: str, tags: set[str]) -> str:
     """A guess at what a `tag` was meant to be; empty for tags that mark no spans, such as parts of speech."""
     first, last = re.fullmatch("([BIESLUbieslu])[-_:/](.+)", tag), re.fullmatch("(.+)[-_]([BIESLU])", tag)
+    if {"B", "I"} <= tags <= {*PREFIXES, "O"}:
+        return ". If the letters mark spans, write their kind too, as in 'B-X', to judge entities"
     marked = [other for other in tags if other[:1] in PREFIXES and other[1:2] == "-"]
     if first or last or (marked and tag in ("0", "o")):
         prefix, name = first.groups() if first else last.groups()[::-1] if last else ("", "")

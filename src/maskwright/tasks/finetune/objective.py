@@ -56,11 +56,14 @@ class EvaluationSplit:
     packer: Packer
     packed: Sequence[Packed]
     unit: tuple[float, float] | None
-    """See `RunRecord`."""
+    may_be_none: bool | None
+    """See `RunRecord`; whatever these examples are, a model that learned to give no answer may give none."""
 
     @classmethod
-    def of(cls, examples: Sequence[Example], packer: Packer, unit: tuple[float, float] | None) -> EvaluationSplit:
-        return cls(examples, packer, prediction_batches(packer), unit)
+    def of(
+        cls, examples: Sequence[Example], packer: Packer, unit: tuple[float, float] | None, may_be_none: bool | None
+    ) -> EvaluationSplit:
+        return cls(examples, packer, prediction_batches(packer), unit, may_be_none)
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
         """See `rows.in_order`; numbers are labels. None if `look` asks to give up."""
@@ -172,7 +175,7 @@ def score_split(
 ) -> tuple[Predictions, dict[str, float]]:
     """Predictions, and the loss and every metric of the task. The loss of numbers is in variances, as in training."""
     encoded, variance = split.packer.encoded, split.unit[1] ** 2 if split.unit else 1.0
-    predictions = decode(task, encoded, split.examples, logits, labels)
+    predictions = decode(task, encoded, split.examples, logits, labels, may_be_none=split.may_be_none or None)
     loss = mean_loss(task, encoded, logits) / variance
     return predictions, {"loss": loss, **measure(task, labels, split.examples, predictions)}
 

@@ -26,7 +26,7 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.labels.by_label import confusion_matrix, exchanged
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import WordTargets, what_is_cut
+from maskwright.labels.encode import SpanTargets, WordTargets, what_is_cut
 from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import LOWER_IS_BETTER, Predictions, best_threshold, gold_outcomes
@@ -139,7 +139,6 @@ class FinetuneRun:
         vocabulary, data = read_vocabulary(self.tokenizer_folder), absolute(self.config).data
         (train, held_out), metric = self.texts, chosen_metric(self.config, self.dataset.labels)
         section = given.model.model_copy(update={"init_from": self.base})
-        asked = self.config.task.kind == "question_answering"
         return RunRecord(
             kind="finetune",
             keys=flat(absolute(given.model_copy(update={"model": section}))),
@@ -157,8 +156,14 @@ class FinetuneRun:
             lower_is_better=metric in LOWER_IS_BETTER,
             labels=self.dataset.labels,
             unit=self.unit,
-            may_be_none=not all(example.answers for example in self.dataset.train) if asked else None,
+            may_be_none=self.may_be_none,
         )
+
+    @property
+    def may_be_none(self) -> bool | None:
+        """Whether a training question has no answer; None for other tasks."""
+        asks = self.config.task.kind == "question_answering"
+        return not all(example.answers for example in self.dataset.train) if asks else None
 
     @property
     def flops(self) -> float:
@@ -242,7 +247,8 @@ class FinetuneRun:
             return None
         task, labels = self.config.task, self.dataset.labels
         encoded = encoded_for(self.model, examples, self.tokenizer_folder, task, labels, self.max_seq_len)
-        return EvaluationSplit.of(examples, Packer.of(encoded, task.kind, self.model.pad_token_id), self.unit)
+        packer = Packer.of(encoded, task.kind, self.model.pad_token_id)
+        return EvaluationSplit.of(examples, packer, self.unit, self.may_be_none)
 
     def objective(self) -> LabelledObjective:
         return LabelledObjective(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
@@ -290,6 +296,13 @@ class FinetuneRun:
             longer = self.max_seq_len < self.model.max_seq_len
             more = f"; it would with a larger data.max_seq_len, up to {self.model.max_seq_len:,}" if longer else ""
             lines.append(f"{line}{more}")
+        if isinstance(encoded.targets, SpanTargets):
+            lengths, limit = encoded.targets.end - encoded.targets.start + 1, self.config.task.max_answer_length
+            if longer_answers := len({*encoded.example[lengths > limit].tolist()}):
+                lines.append(
+                    f"{longer_answers:,} of {several(len(examples), 'training example')} have an answer longer than "
+                    f"{limit} tokens, which no prediction is; task.max_answer_length: {lengths.max()} allows them all"
+                )
         if len(strange := encoded.examples_with(read_vocabulary(self.tokenizer_folder).unk)):
             count = f"{len(strange):,} of {several(len(examples), 'training example')}"
             first = examples[strange[0]]

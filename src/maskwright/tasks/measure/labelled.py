@@ -121,7 +121,7 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
     length = row_length(model, task, data)
     examples = that_fit(model, examples, length, data)
     engine = engine_for(model, device, "bf16" if rounds else "fp32")
-    predictions, cut = ask(engine, model, examples, length)
+    predictions, cut = ask(engine, model, examples, length, may_be_none=model.may_be_none or None)
     scores = measure(task, model.labels, examples, predictions)
     if task.kind == "multi_label_classification" and predictions.probabilities is not None:
         threshold, best = best_threshold(gold_outcomes(task, model.labels, examples), predictions.probabilities)
