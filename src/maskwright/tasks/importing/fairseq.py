@@ -78,7 +78,10 @@ def fairseq(command: Typed) -> Taken:
     sizes = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     intervals = ("save_interval_updates", "keep_interval_updates", "validate_interval_updates")
     taken.take(dict.fromkeys((*sizes, *intervals), int))
-    taken.take({"weight_decay": 0.0, "adam_eps": 1e-8, "dropout": 0.1, "attention_dropout": 0.1, "mask_prob": 0.15})
+    decay = taken.number("weight_decay", 0.0)
+    note = "fairseq also decays biases and LayerNorms" if decay else ""
+    taken.set("weight_decay", {"optimizer.weight_decay": decay}, note)
+    taken.take({"adam_eps": 1e-8, "dropout": 0.1, "attention_dropout": 0.1, "mask_prob": 0.15})
     taken.take({"tokens_per_sample": 512, "log_interval": 100, "seed": 1})
     _masking(taken)
     _optimizer(taken)
