@@ -202,7 +202,11 @@ def test_keys_of_both_forms_come_together(store: TokenStore, tmp_path: Path) -> 
         ({"data.store": "gs://me:hunter2@bucket"}, {}, "^config: data.store holds a secret: gs://me:\\*\\*\\*@bucket"),
         ({}, {"data.store": "gs://me:hunter2@bucket"}, "^overrides: data.store: data.store holds a secret"),
         ("nano", {"data.stor": "s"}, "^overrides: data.stor: unknown key data.stor. Fix: did you mean data.store?"),
-        ("nano", {"schedule.steps": 0}, "^overrides: schedule.steps: schedule.steps is 0. Fix: give an integer ≥ 1"),
+        (
+            "nano",
+            {"schedule.steps": 0},
+            "^overrides: schedule.steps: schedule.steps is 0. Fix: leave it out: schedule.epochs",
+        ),
     ],
 )
 def test_what_is_no_configuration_is_refused(config: Any, overrides: Any, said: str, tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ _KEYS = {
     "reset_stepcount reset_optimizer": (
         "`maskwright pretrain CONFIG --run NEW --from RUN --fresh-optimizer` begins a run from the weights of another"
     ),
-    "max_tokens": ("batch.micro_batch_rows is a number of rows of data.seq_len tokens: set it to N / data.seq_len"),
+    "max_tokens required_batch_size_multiple": (
+        "batch.micro_batch_rows is a number of rows of data.seq_len tokens: set it to N / data.seq_len"
+    ),
     "freq_weighted_replacement": "unsupported: random tokens are drawn evenly",
     "encoder_layerdrop activation_dropout": "unsupported: there is no such dropout",
 }
