@@ -177,6 +177,7 @@ def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cl
         seed = ("--simulated_gpus", "2", "--b_size=4", "--datapath", cluster.store)
         following = cluster.submit("killed", *seed, "--job-id", "killed", "--follow", *THERE)
         (worker,) = cluster.until_saved("killed", following)
+        os.kill(worker, signal.SIGSTOP)  # a fast machine would finish the run first
         another = cluster.start(*COMMAND, "logs", "ray:killed", "--follow", *THERE)
         assert another.stdout and another.stdout.readline()
     assert following.stderr and another.stderr
