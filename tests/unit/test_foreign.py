@@ -703,8 +703,8 @@ def test_text_in_mds_is_read_as_text(packing: str | None, documents: Documents, 
     folder = tmp_path / "mds"
     write_mds(folder, documents, packing=packing)
     sizes = [number + len(one) % 3 for number, part in enumerate((documents[:40], documents[40:])) for one in part]
-    fsspec.filesystem("memory").put(str(folder), "/mds/", recursive=True)
-    for place in (str(folder), "memory://mds"):
+    fsspec.filesystem("memory").put(str(folder), f"/mds-{packing}/", recursive=True)
+    for place in (str(folder), f"memory://mds-{packing}"):
         sources = Sources([place])
         assert [one.text for one in sources] == ["x" * size for size in sizes if size]
         assert sources.without_text == sizes.count(0) > 0 and not sources.notes
