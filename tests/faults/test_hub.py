@@ -160,7 +160,7 @@ def test_what_transformers_left_in_the_cache_is_found_without_network(
     assert "modules.json" not in capfd.readouterr().err, "the download has asked for it"
     shutil.rmtree(tmp_path / "cache" / "models--roberta-base" / ".no_exist")
     warn_if_untold(str(snapshot))
-    assert "the cache does not tell whether the model has a modules.json" in capfd.readouterr().err
+    assert "the cache does not show whether the model has a modules.json" in capfd.readouterr().err
     hub.broken.append("GET /api/models/FacebookAI/roberta-base")
     found = cli("fill", "hf://FacebookAI/roberta-base", "The <mask>.")
     assert found.code == 0 and f"is commit {commit} of the cache" in found.err, found.err

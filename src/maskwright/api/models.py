@@ -59,7 +59,7 @@ class Model:
         max_seq_len: Annotated[int, Field(ge=8)] | None = None,
     ) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states, or in a folder of
-        sentence-transformers what its modules say. `prompt`: the name of one of that folder's prompts, such as `query`,
+        sentence-transformers what its modules make. `prompt`: one of that folder's prompts by name, such as `query`,
         to put before each text; default: the folder's own default. `max_seq_len`: tokens of a text that the model
         reads; default: as in its fine-tuning or those modules, else the model's maximum. The number of texts that were
         cut is printed on stderr."""

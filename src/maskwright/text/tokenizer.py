@@ -100,11 +100,9 @@ def train_tokenizer(
     numbers = [token for token in tokenizer.get_vocab() if any(map(str.isdecimal, token))]
     if kind != "words" and len(numbers) > MANY_NUMBERS * size:
         longest = max(numbers, key=lambda token: (len(token), token))[-30:]
-        line = (
-            f"{len(numbers):,} of {size:,} tokens have digits, such as {longest}, as if of ids or timestamps: replace"
-        )
-        fix = "these first, such as with sed -E 's/[0-9]+/0/g' (and prepare with --keep-duplicates)"
-        warn(f"{line} {fix}, or give a smaller --vocab-size")
+        line = f"{len(numbers):,} of {size:,} tokens have digits, such as {longest}, as if of ids or timestamps"
+        fix = "replace these first, such as with sed -E 's/[0-9]+/0/g' (and prepare with --keep-duplicates)"
+        warn(f"{line}: {fix}, or give a smaller --vocab-size")
     _save(tokenizer, folder, kind, lowercase)
     return read_vocabulary(folder)
 

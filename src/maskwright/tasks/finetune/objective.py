@@ -37,8 +37,12 @@ def encoded_for(
     labelled: bool = True,
 ) -> EncodedRows:
     """`encode` for a model."""
-    of_model: Any = {"token_type_stride": model.token_type_stride, "longest": model.max_seq_len}
-    return encode(examples, tokenizer_folder, task, labels, max_seq_len, labelled=labelled, **of_model)
+    return encode(
+        *(examples, tokenizer_folder, task, labels, max_seq_len),
+        labelled=labelled,
+        token_type_stride=model.token_type_stride,
+        longest=model.max_seq_len,
+    )
 
 
 def write_predictions(

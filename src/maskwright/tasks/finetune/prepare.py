@@ -217,10 +217,9 @@ class FinetuneRun:
             parameters = with_new_head(self.model, trained, self.config.seed, rows=rows)
             say(f"starting from {start.location}")
             if rows is None and len(theirs) == len(ours):
-                line = (
-                    f"its labels are {shortened(theirs)}, these {shortened(ours)}, so the head's last matrix is new; "
-                )
-                note(f"{line}if they mean the same, name them alike in task.labels, as in {{{ours[0]}: {theirs[0]}}}")
+                line = f"its labels are {shortened(theirs)}, these {shortened(ours)}, so the head's last matrix is new"
+                fix = f"name them alike in task.labels, as in {{{ours[0]}: {theirs[0]}}}"
+                note(f"{line}; if they mean the same, {fix}")
         return TrainState(0, parameters)
 
     def began_from(self) -> BeganFrom:

@@ -98,8 +98,8 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
         if name in (MODULES, FIRST, PROMPTS) or name.endswith("Pooling/config.json"):
             get(name)
     if MODULES not in names and weights:
-        with suppress(Exception):  # leaves a mark in the cache, for `warn_if_untold`
-            hf.HfApi().hf_hub_download(commit.name, MODULES, revision=commit.revision)
+        with suppress(MaskwrightError):  # leaves a mark in the cache, for `warn_if_untold`
+            get(MODULES)
     if not weights:
         if "tokenizer.json" not in names and not files_among(names):
             fix = "use a model that has one, or save the tokenizer with transformers and give its folder"

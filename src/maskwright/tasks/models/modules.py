@@ -53,7 +53,7 @@ def warn_if_untold(folder: str) -> None:
     if os.path.basename(snapshots) == "snapshots" and not any(
         os.path.exists(os.path.join(place, MODULES)) for place in (folder, marks)
     ):
-        line = f"{folder}: its vectors are means, since the cache does not tell whether the model has a {MODULES}"
+        line = f"{folder}: its vectors are means, since the cache does not show whether the model has a {MODULES}"
         warn(f"{line}; to ask the Hub, delete this folder and run the command again")
 
 

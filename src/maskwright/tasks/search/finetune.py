@@ -69,7 +69,7 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
     _device()
     warnings: list[str] = []
     if repeated := collection.with_repeated_answers():
-        what = f"{several(repeated, 'question')} with an answer whose text another passage has as well, which counts as"
+        what = f"{several(repeated, 'question')} with an answer whose text another passage repeats, which counts as"
         warnings.append(f"{what} wrong: keep one passage of each text")
     for warning in warnings:
         warn(warning)

@@ -51,7 +51,7 @@ def vectors(
     device: str = "auto",
     prompt: str | None = None,
 ) -> NDArray[np.float32]:
-    """fp32 [examples, D], as `pooling_of` and `prompt_of` the model's folder say. Warns of texts that were cut."""
+    """fp32 [examples, D], by `pooling_of` and `prompt_of` of the model's folder. Warns of texts that were cut."""
     from maskwright.engines.torch.pooling import pooler
     from maskwright.engines.torch.prepare import choose_device
 
