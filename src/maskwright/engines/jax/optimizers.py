@@ -18,7 +18,7 @@ from jax import Array
 from maskwright.config.pretraining import Optimizer
 from maskwright.engines.groups import is_decayed, rate_scale
 from maskwright.engines.jax.layout import AXIS, ShardingLayout
-from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS, rows_of_matrices
+from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, ROOM, UPDATE_RMS, rows_of_matrices
 from maskwright.model.jax.parts import LAYERS, Weights
 
 Moments = dict[str, Weights]
@@ -108,12 +108,19 @@ def _scaled_orthogonal(matrices: Array) -> Array:
 
 def orthogonalize(matrices: Array) -> Array:
     """[n, r, c] -> about U V^T of each matrix's singular value decomposition, as in `torch/optimizers.py`."""
-    a, b, c = NEWTON_SCHULZ
-    squares = jnp.square(matrices.astype(jnp.float32)).sum((-2, -1), keepdims=True)
-    x = matrices / (jnp.sqrt(squares) + 1e-7).astype(matrices.dtype)
+    x = matrices / (_norm(matrices) + 1e-7).astype(matrices.dtype)
+    gram = x @ x.mT
+    square = (_norm(gram) * ROOM**2 + 1e-7).astype(matrices.dtype)
 
-    def once(x: Array, _: None) -> tuple[Array, None]:
-        gram = x @ x.mT
-        return a * x + (b * gram + c * (gram @ gram)) @ x, None
+    def once(x: Array, gram: Array, coefficients: Array) -> Array:
+        a, b, c = coefficients
+        return a * x + (b * gram + c * (gram @ gram)) @ x
 
-    return jax.lax.scan(once, x, None, length=NEWTON_SCHULZ_STEPS)[0]
+    first, *others = jnp.asarray(NEWTON_SCHULZ, matrices.dtype)
+    x = once(x / jnp.sqrt(square), gram / square, first)
+    return jax.lax.scan(lambda x, each: (once(x, x @ x.mT, each), None), x, jnp.stack(others))[0]
+
+
+def _norm(matrices: Array) -> Array:
+    """[n, r, c] -> fp32 [n, 1, 1]."""
+    return jnp.sqrt(jnp.square(matrices.astype(jnp.float32)).sum((-2, -1), keepdims=True))
