@@ -172,12 +172,12 @@ def test_rates_fall_from_layer_to_layer_as_in_electra() -> None:
 def test_orthogonalize_brings_singular_values_near_one(dtype: torch.dtype) -> None:
     stack = torch.randn(5, 32, 96, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(orthogonalize(stack.to(dtype)).float())
-    assert 0.66 < float(values.min()) < float(values.max()) < 1.33
+    assert 0.59 < float(values.min()) < float(values.max()) < 1.2
     together, alone = orthogonalize(stack), [oracles.orthogonalized(matrix.numpy()) for matrix in stack]
     assert np.abs(together.numpy() - np.stack(alone)).max() < 1e-4
     one = torch.outer(stack[0, 0], stack[0, 0])[None]  # of rank 1, where the bound is the singular value itself
     for low in (one, torch.zeros_like(one)):
-        assert float(torch.linalg.matrix_norm(orthogonalize(low.to(dtype)).float(), 2)) < 1.33
+        assert float(torch.linalg.matrix_norm(orthogonalize(low.to(dtype)).float(), 2)) < 1.2
 
 
 @pytest.mark.parametrize("ahead", [False, True])

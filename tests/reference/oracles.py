@@ -197,7 +197,7 @@ def orthogonalized(matrix: np.ndarray) -> np.ndarray:
     s = s / (1.01 * np.sqrt(np.sqrt((s**4).sum())) + 1e-7)
     for a, b, c in optimal_quintics(4, 2e-3):
         s = a * s + b * s**3 + c * s**5
-    return (u * s) @ vt
+    return (0.9 * u * s) @ vt
 
 
 @cache

@@ -21,12 +21,12 @@ NEWTON_SCHULZ = (
     (8.4267878, -24.9361340, 18.4924929),
     (4.0709380, -2.9691611, 0.5470486),
     (3.6777917, -2.6964204, 0.5165879),
-    (2.7544064, -2.0139039, 0.4410051),
+    (2.4789658, -1.8125135, 0.3969046),
 )
 """a, b and c of each iteration's odd quintic, of least error together over singular values from 0.002 to 1 (Amsel et
-al. 2025, arXiv 2505.16932, algorithm 1), with 1 % of room for rounding from the second on. Singular values from 0.002
-on end in 0.66 to 1.33. Five iterations of one quintic (3.4445, -4.7750, 2.0315) learned no more in 5/4 of the time
-(records/experiments.md)."""
+al. 2025, arXiv 2505.16932, algorithm 1), with 1 % of room for rounding from the second on. The last is 0.9 times that,
+so that updates are as large as by five iterations of one quintic (3.4445, -4.7750, 2.0315; Jordan et al.), which
+learned no more in 5/4 of the time (records/experiments.md). Singular values from 0.002 on end in 0.6 to 1.2."""
 ROOM = 1.01
 """By how much the first iteration's singular values stay below 1, for rounding."""
 UPDATE_RMS = 0.2

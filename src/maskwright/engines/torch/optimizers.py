@@ -117,7 +117,7 @@ class Muon:
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """[n, r, c] -> about U V^T of each matrix's singular value decomposition U S V^T: singular values in 0.66 to 1.33.
+    """[n, r, c] -> about U V^T of each matrix's singular value decomposition U S V^T: singular values in 0.6 to 1.2.
 
     Newton-Schulz for the stack of matrices at once. The norm of x x^T, which the first iteration needs anyway, bounds
     the largest singular value closer than the norm of x: by 1.2 to 1.6 in training.
