@@ -27,7 +27,6 @@ SIDES = (
     "from_arrow",
     "from_megatron",
     "from_mds",
-    "from_datatrove",
     "to_parquet",
 )
 MEAN_TOKENS, TOKENS = 600, 100_000_000
@@ -44,12 +43,13 @@ def make(folder: str, tokenizer: str, tokens: int) -> None:
     ids = ordinary[generator.integers(0, len(ordinary), tokens)]
     ends = np.cumsum(generator.geometric(1 / MEAN_TOKENS, tokens // 100))
     ends = np.append(ends[ends < tokens], tokens)
-    os.makedirs(f"{folder}/datatrove")
-    ids.tofile(f"{folder}/datatrove/a.ds")
-    ends.astype("<u8").tofile(f"{folder}/datatrove/a.ds.index")
-    convert(Conversion([f"{folder}/datatrove"], tokenizer, f"{folder}/store", ConvertOptions(valid_fraction=0.0)))
     write_arrow(Path(folder, "arrow"), ids, ends)
     write_megatron(Path(folder, "megatron"), ids, ends)
+    convert(
+        Conversion(
+            [f"{folder}/megatron/text_document"], tokenizer, f"{folder}/store", ConvertOptions(valid_fraction=0.0)
+        )
+    )
     write_mds(Path(folder, "mds"), np.split(ids, ends[:-1]))
 
 
@@ -124,7 +124,7 @@ def run_side(side: str, folder: str, tokenizer: str) -> dict[str, float]:
         else:
             write_parquet(TokenStore(f"{folder}/store"), f"{to}/out")
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    size = os.path.getsize(f"{folder}/datatrove/a.ds") / 1e6
+    size = os.path.getsize(f"{folder}/megatron/text_document.bin") / 1e6
     return {"megabytes_per_cpu_second": size / cpu, "megabytes_per_second": size / wall}
 
 

@@ -26,8 +26,8 @@ from maskwright.data.store import TokenStore
 from maskwright.processes.child import python_module
 
 OF_IDS = (
-    *("column c", "valid-fraction 0.1", "special-tokens strip", "dtype int32", "document-end 0", "encoder e"),
-    *("shard-tokens 9", "tokenizer t", "from-format npy", "workers 2", "token-offset 1"),
+    *("column c", "valid-fraction 0.1", "special-tokens strip", "dtype int32", "encoder e"),
+    *("shard-tokens 9", "tokenizer t", "from-format mds", "workers 2", "token-offset 1"),
 )
 """Options of `data convert` that have no effect on what a store is written as."""
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as arrow
 import pytest
 import warm
 from conftest import documents
 from private_network import PrivateNetwork, wait_until, why_not
+from pyarrow import parquet
 from runners import files_of
 
 from maskwright.core.pids import state_of
@@ -78,16 +80,15 @@ def place_of(kind: str, tokenizer: str, folder: Path) -> Place:
     for number in range(8):
         text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
         (folder / "text" / f"{number}.txt").write_text(text + "\n")
-        ids = np.random.default_rng(number).integers(40, 300, 3_000).astype("<u2")
-        ids[::50] = 1
-        ids.tofile(folder / "text" / f"{number}.bin")
+        ids = np.random.default_rng(number).integers(40, 300, (60, 49)).tolist()
+        parquet.write_table(arrow.table({"input_ids": ids}), folder / "text" / f"{number}.parquet")
 
     def words(to: str) -> list[str]:
         if kind == "prepare":
             more = ["--tokenizer", tokenizer, "--filter", "slowly:keep", "--layout", "sentences", "--to", to]
             return ["data", "prepare", "text/*.txt", *more, "--shard-tokens", "5000", "--valid-fraction", "0.1"]
-        more = ["--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0.1", "--to", to]
-        return ["data", "convert", *(f"text/{number}.bin" for number in range(8)), *more]
+        more = ["--tokenizer", tokenizer, "--valid-fraction", "0.1", "--to", to]
+        return ["data", "convert", *(f"text/{number}.parquet" for number in range(8)), *more]
 
     return Place(folder, words)
 

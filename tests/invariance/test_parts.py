@@ -370,7 +370,7 @@ def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(
 
 @pytest.mark.parametrize("kind", ["sentences", "records"])
 def test_the_audit_is_the_same_in_any_number_of_parts(
-    kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
+    kind: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch, files: Files
 ) -> None:
     pytest.importorskip("rensa", reason="the extra `clean` is not installed")
     text = files(kind)
@@ -382,19 +382,16 @@ def test_the_audit_is_the_same_in_any_number_of_parts(
     monkeypatch.setattr("maskwright.text.audit.SAMPLE_DOCUMENTS", 40)
     every = CleaningOptions(filters=("gopher", "c4"), near_duplicates=0.6, masked=("email", "phone"))
     near = CleaningOptions(near_duplicates=0.5)
-    for number, cleaning in enumerate((None, near, every) if kind == "records" else (every,)):
+    for cleaning in (None, near, every) if kind == "records" else (every,):
         monkeypatch.undo()
         monkeypatch.setattr("maskwright.text.audit.SAMPLE_DOCUMENTS", 40)
         whole = audit([str(text)], tokenizer=tokenizer, cleaning=cleaning)
-        assert whole.findings["exact duplicate documents"].count > 1 and whole.lengths
+        assert whole.findings["exact duplicate documents"].count > 1
         assert not cleaning or sum(found.count for found in whole.left_out.values()) > 0
         for parts in (1, 4):
             cut_into(monkeypatch, text, parts)
-            work = str(tmp_path / f"{number}-{parts}")
-            with pytest.raises(OSError, match="killed"):
-                audit([str(text)], Shuffled(1, killed_after=1), work, tokenizer=tokenizer, cleaning=cleaning)
             runner = Shuffled(parts)
-            found = audit([str(text)], runner, work, tokenizer=tokenizer, cleaning=cleaning)
+            found = audit([str(text)], runner, tokenizer=tokenizer, cleaning=cleaning)
             assert json.dumps(asdict(found)) == json.dumps(asdict(whole))
             assert runner.computed.count("audit") >= (parts - 1) // 2 and len(runner.computed) > 0
 

@@ -467,8 +467,8 @@ def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: st
     assert "changed" not in counts  # the only document with an address is a near duplicate
     assert "cleaning left out 1 document (language: de 1)" in report(ready.location, ready.manifest)
     assert {name: finding.count for name, finding in result.left_out.items()} == counts["left_out"]
-    assert sum(result.lengths.values()) == sum(result.languages.values()) == result.documents == 46
-    assert sum(result.tokens_per_word.values()) == 46 and "tokens per word: " in audit_report(result)
+    assert sum(result.languages.values()) == result.documents == 46
+    assert (result.tokens_per_word or 0) > 1 and "the mean of the first 46 documents" in audit_report(result)
     near = result.left_out["near duplicates"].examples
     places = [f"{messy}:{one} (like {messy}:{other})" for one, other in ((31, 5), (36, 10))]
     assert [example.split(": ")[0] for example in near] == places
@@ -534,7 +534,6 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
         "exact duplicate documents": 1,
         "documents with control characters": 1,
         "lines over 100,000 characters": 1,
-        "documents with literal special tokens": 1,
     }
     fault = f"{tmp_path}/a.txt:11:4: 0xf6, byte 86 of the text, is not UTF-8"
     assert result.findings["encoding faults"].examples == [fault]
@@ -560,44 +559,13 @@ def test_special_tokens_are_those_of_the_tokenizer(
     kind: str, tokenizer_of: Callable[[str], str], tmp_path: Path
 ) -> None:
     lines = ["a [USER] b", "x@URLy", "@URL <s>", "[MASK] <mask>", "<cls> [SEP]", "[The Turn]", "<e1>x</e1>", "plain"]
-    (tmp_path / "a.txt").write_text("\n".join(lines))
     folder = with_declared(tokenizer_of(kind), tmp_path / "t")
-    literal, declared = "documents with literal special tokens", "documents with declared special tokens"
-    has_role = {"roberta": [3, 4], "bert-uncased": [4, 5], None: [3, 4, 5]}
     are_tokens = {"roberta": [1, 3, 7], "bert-uncased": [1, 3, 6, 7]}
-    for tokenizer in (folder, None):
-        found = audit([str(tmp_path / "a.txt")], layout="lines", tokenizer=tokenizer).findings
-        places = {name: [int(where.split(":")[1]) for where in found[name].examples] for name in found}
-        assert places[literal] == has_role[kind if tokenizer else None]
-        if tokenizer:
-            assert places[declared] == are_tokens[kind]
-            ids = load_tokenizer(folder, special_tokens_are_text=True)
-            special = read_vocabulary(folder).additional
-            with_ids = [n for n, line in enumerate(lines, 1) if special & {*ids.encode(line).ids}]
-            assert with_ids == are_tokens[kind]
-            assert found[declared].prepare.startswith("turns them into their ids")
-            assert found[literal].prepare == "keeps them as text; they never become special ids"
-        else:
-            assert declared not in found and "that a tokenizer declares" in found[literal].prepare
+    ids, special = load_tokenizer(folder, special_tokens_are_text=True), read_vocabulary(folder).additional
+    assert [n for n, line in enumerate(lines, 1) if special & {*ids.encode(line).ids}] == are_tokens[kind]
 
 
 def test_places_of_records_without_text_show_no_secret() -> None:
     finding = Finding(0, "")
     finding.add_all(1, ["https://bucket.example/a.jsonl?X-Amz-Signature=0123456789abcdef:2"])
     assert "0123456789abcdef" not in finding.examples[0]
-
-
-def test_other_files_in_the_folder_of_parts_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("Plain words.\n")
-    names = {"audit-2026.md", "cut-list", "look-1.png", "find-exact-000001", "draft.tmp-1"}
-    (parts := tmp_path / "parts").mkdir()
-    for name in names:
-        (parts / name).write_text("precious")
-    leftover = parts / f"audit-000007-{7:020x}"
-    leftover.write_bytes(b"")
-    assert audit(["a.txt"], folder=str(parts)).documents == 1
-    assert names < {path.name for path in parts.iterdir()} and not leftover.exists()
-    with pytest.raises(InputError, match="gs://bucket/parts: must be a local folder"):
-        audit(["a.txt"], folder="gs://bucket/parts")
-    assert not (tmp_path / "gs:").exists()

@@ -157,27 +157,6 @@ def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: i
     fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
 
 
-def bare(documents: Documents, end: int) -> NDArray[np.int64]:
-    return np.concatenate([np.append(one, end) for one in documents])
-
-
-def write_datatrove(path: Path, documents: Documents, *_: Any) -> None:
-    path.write_bytes(np.concatenate(documents).astype("<u4").tobytes())
-    Path(f"{path}.index").write_bytes(np.cumsum([len(one) for one in documents]).astype("<u8").tobytes())
-
-
-def write_bare(path: Path, documents: Documents, *_: Any) -> None:
-    path.write_bytes(bare(documents, 2).astype("<u2").tobytes())
-
-
-def write_llm_c(path: Path, documents: Documents, *_: Any) -> None:
-    """Documents begin with their separator there."""
-    ids = np.concatenate([np.append(2, one) for one in documents]).astype("<u2")
-    head = np.zeros(256, "<i4")
-    head[:3] = 20240520, 1, len(ids)
-    path.write_bytes(head.tobytes() + ids.tobytes())
-
-
 def write_parquet(path: Path, documents: Documents, *_: Any) -> None:
     table = arrow.table({"id": list(range(len(documents))), "input_ids": [one.tolist() for one in documents]})
     parquet.write_table(table, path, row_group_size=11)
@@ -198,26 +177,16 @@ def write_epochs(folder: Path, documents: Documents, tokenizer: str) -> None:
         write_epoch(folder, epoch, examples, 2_000)
 
 
-def write_npy(path: Path, documents: Documents, *_: Any) -> None:
-    np.save(path, bare(documents, 2).astype(np.int32))
-
-
 def write_packed(path: Path, documents: Documents, *_: Any) -> None:
     write_arrow(path, documents, lists=True, stream=False, compression="zstd")
 
 
-ENDED, ENDED_BY_ID = {"document_end": "</s>"}, {"document_end": "2"}
 MADE: dict[str, tuple[str, Callable[[Path, Documents, str], object], dict[str, Any]]] = {
     "mds": ("mds", write_mds, {}),
     "mds-zstd": ("mds", partial(write_mds, encoding="ndarray", packing="zstd:7"), {}),
     "mds-bytes": ("mds", partial(write_mds, encoding="bytes"), {"dtype": "int64"}),
     "megatron": ("text_document.idx", lambda path, documents, _: write_index(path, *in_sentences(documents)), {}),
     "fairseq": ("bin", write_fairseq, {}),
-    "datatrove": ("a.ds", write_datatrove, {}),
-    "olmo": ("part-0-00000.npy", write_bare, ENDED),
-    "npy": ("ids.npy", write_npy, ENDED_BY_ID),
-    "nanogpt": ("train.bin", write_bare, ENDED),
-    "llm.c": ("train.bin", write_llm_c, ENDED),
     "parquet": ("ids.parquet", write_parquet, {}),
     "pregenerated": ("epochs", write_epochs, {"options": ConvertOptions(0.0, "remove")}),
     "arrow-zstd": ("a.arrow", write_packed, {}),
@@ -320,31 +289,6 @@ def test_declared_tokens_stay_in_documents(
         assert same(documents_of(ready.split("train")), marked)
         assert ready.vocabulary.size == words.size and ready.manifest["counts"]["additional_tokens"] == 3 * len(marked)
         assert f"{3 * len(marked):,} tokens are special tokens that the tokenizer declares" in capsys.readouterr().err
-    ended = converted("framed", "remove", document_end="[USER]")
-    assert same(documents_of(ended.split("train")), documents)
-
-
-def test_the_end_of_documents_has_the_offset_and_is_somewhere(
-    documents: Documents, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.bin").write_bytes((bare(documents, 2) - 5).astype("<i2").tobytes())
-    (tmp_path / "in" / "b.bin").write_bytes((documents[0] - 5).astype("<i2").tobytes())
-
-    def converted(end: str, offset: int = 5) -> TokenStore:
-        options = ConvertOptions(valid_fraction=0.0, token_offset=offset)
-        place = str(tmp_path / "store")
-        return convert(Conversion([str(tmp_path / "in")], tokenizer, place, options, dtype="int16", document_end=end))
-
-    for end, offset, said in (
-        ("99999", 5, r"--document-end: 99999 is not an id of the tokenizer, which ends at 399"),
-        ("2", 40, r"a\.bin: has no id -38 stored anywhere"),
-    ):
-        with refused(said):
-            converted(end, offset)
-        assert not (tmp_path / "store").exists()
-    assert same(documents_of(converted("</s>").split("train")), [*documents, documents[0]])
-    assert "b.bin has no id -3, so it becomes one document" in capsys.readouterr().err
 
 
 @contextmanager
@@ -501,8 +445,6 @@ BROKEN: list[tuple[str, str, Damage, str]] = [
     ("megatron", "text_document.idx", other(-8, FAR), "text_document.idx.*documents"),
     ("megatron", "text_document.idx", other(34, struct.pack("<i", -5)), "text_document.idx: sequence 0"),
     ("fairseq", "bin/dict.txt", Path.unlink, "dict.txt.*is missing"),
-    ("datatrove", "a.ds.index", Path.unlink, "a.ds.index.*is missing"),
-    ("llm.c", "train.bin", other(4, b"\x09"), "version 9"),
 ]
 """What only a look at what the bytes say can find. Of Arrow, other tests damage each byte."""
 
@@ -520,10 +462,6 @@ def test_a_broken_store_is_one_line_and_leaves_finished_parts_alone(
     place, options = make(name, tmp_path / "in", documents, tokenizer)
     damage(tmp_path / "in" / file)
     require_refused(place, options, tokenizer, tmp_path / "store", said)
-
-
-BARE = ("olmo", "nanogpt")
-"""Ids and nothing else: what is cut between two of them is a shorter file."""
 
 
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("mds-bytes", "arrow-zstd")])
@@ -546,7 +484,7 @@ def test_any_cut_or_flipped_bit_is_one_line_or_the_same_ids(
     try:
         ready = convert(Conversion([place], tokenizer, str(tmp_path / "store"), **{"options": ALL, **MADE[name][2]}))
         found = documents_of(ready.split("train"))
-        assert flip or name in BARE or same(found, documents)
+        assert flip or same(found, documents)
         assert max(int(one.max()) for one in found) < ready.vocabulary.size
     except InputError as error:
         assert "\n" not in str(error) and error.fix and str(tmp_path) in str(error)
@@ -560,7 +498,7 @@ def test_an_id_beyond_the_vocabulary_is_one_line(
     name: str, documents: Documents, tokenizer: str, tmp_path: Path
 ) -> None:
     beyond = [one.copy() for one in documents]
-    beyond[60][1] = 60_000 if name in ("olmo", "nanogpt", "llm.c", "mds", "mds-zstd") else 400
+    beyond[60][1] = 60_000 if name in ("mds", "mds-zstd") else 400
     place, options = make(name, tmp_path / "in", documents if name == "fairseq" else beyond, tokenizer)
     if name == "fairseq":
         put(tmp_path / "in" / "bin" / "train.bin", 20, struct.pack("<H", 60_000))
@@ -682,18 +620,8 @@ def of_datasets(folder: Path, documents: Documents) -> None:
     datasets.Dataset.from_dict({"input_ids": [one.tolist() for one in documents]}).save_to_disk(folder, num_shards=3)
 
 
-def of_datatrove(folder: Path, documents: Documents) -> None:
-    module = pytest.importorskip("datatrove.pipeline.tokens.tokenizer")
-    folder.mkdir()
-    file = module.TokenizedFile(str(folder), "a.ds", save_final_metadata=True)
-    for one in documents:
-        file.write(one.tolist(), None)
-    file.close()
-
-
-@pytest.mark.parametrize("theirs", [of_datasets, of_datatrove])
-def test_what_the_libraries_write_is_read(theirs: Any, documents: Documents, tokenizer: str, tmp_path: Path) -> None:
-    theirs(tmp_path / "in", documents)
+def test_what_the_library_writes_is_read(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    of_datasets(tmp_path / "in", documents)
     ready = convert(Conversion([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL))
     assert same(documents_of(ready.split("train")), documents)
 

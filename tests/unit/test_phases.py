@@ -23,7 +23,6 @@ from maskwright.run.directory import RunDirectory
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.models.runs import model_at
-from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import pretrain
 
 Config = Callable[..., RunConfig]
@@ -130,7 +129,7 @@ def test_a_mixture_changes_its_weights(store: TokenStore, tmp_path: Path) -> Non
     loader = Loader(run, open_store(run.data))
     first, middle, last = loader.data_phases
     assert isinstance(first.order, MixedOrder) and isinstance(first.rows, MixedRows)
-    given = first.order.shares.source_rows(320).tolist()
+    given = first.order.source_rows(320).tolist()
     assert sum(given) == 320 and given[0] == pytest.approx(240, abs=30)
     sizes = [{seq_len: open_rows(store, "train", seq_len, "documents").totals.rows} for seq_len in (16, 32)]
     short, long = sizes[0][16], sizes[1][32]
@@ -145,21 +144,6 @@ def test_a_mixture_changes_its_weights(store: TokenStore, tmp_path: Path) -> Non
     assert shapes == [(4, 32), (4, 16), (4, 16), (4, 32)]
     everything = loader.epoch(120) * 2
     assert everything == pytest.approx(sum(epochs for _, _, epochs in loader.sources_read(120)))
-    limited = {**sources, "b": sources["b"] | {"max_epochs": 0.08}}
-    with pytest.raises(ConfigError, match="every source has reached its max_epochs before the last phase ends"):
-        prepare_run(small_config("", **{**keys, "data.mixture": limited}))
-
-
-def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None:
-    (tmp_path / "again").symlink_to(store.location)
-    sources = {
-        "a": {"store": store.location, "weight": 1, "max_epochs": 1},
-        "b": {"store": str(tmp_path / "again"), "weight": 1},
-    }
-    keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 1600}
-    ready = prepare_run(small_config("", **keys, phases=[{"until_share": 0.5, "seq_len": 16}]))
-    (_, _, epochs), _ = ready.loader.sources_read(1600)
-    assert 0.99 < epochs <= 1 and "from a, 1.00 epochs" in ready.loader.describe()[0]
 
 
 def test_a_base_of_rotary_positions_is_trained_with_and_exported(

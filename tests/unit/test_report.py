@@ -348,7 +348,7 @@ FINETUNING = "data: {train: a.csv}\nmodel: {init_from: m}\ntask: {labels: [no, y
         (PRETRAINING, {"optimizer.max_grad_norm": None, "optimizer.eps": 1e-12, "logging.report_to": ["wandb"]}),
         (PRETRAINING, {"phases": [{"until_share": 0.5, "seq_len": 64}], "logging.report_to": []}),
         (PRETRAINING, {"data.store": "it's $HOME, 100% [mine]: \x7f\u2028\U0001f600", "model.init_from": "1e-3"}),
-        (PRETRAINING, {"data.store": None, "data.mixture": {"en": "gs://en", "no": {"store": "b", "max_epochs": 2.5}}}),
+        (PRETRAINING, {"data.store": None, "data.mixture": {"en": "gs://en", "no": {"store": "b", "format": "arrow"}}}),
         ("data: {mixture: a/en:b/sw}\nschedule: {epochs: 2}\n", {"schedule.epochs": None, "schedule.steps": 7}),
         ("nano", {"data.store": "true", "optimizer.beta2": 0.1 + 0.2}),
         (None, {"data.store": "s", "schedule.steps": 9, "data.arrow.column": "~", "data.validation": {"a": "b"}}),

@@ -24,7 +24,7 @@ from maskwright.monitor.status import look
 from maskwright.monitor.watch import details, find, numbers, terminal
 from maskwright.monitor.watch.numbers import POINTS, Numbers
 from maskwright.monitor.watch.runs import Runs, Watched
-from maskwright.monitor.watch.series import KEPT_SECONDS, RunCurves, Shelf, buckets
+from maskwright.monitor.watch.series import RunCurves, buckets
 from maskwright.run import grown, liveness
 
 FAR = "memory://watched"
@@ -455,17 +455,6 @@ def test_curves_of_a_file_that_grows_and_is_rewritten(tmp_path: Path, far: str, 
     assert series.curves(["loss"], 100, 2, 3)["loss"]["step"] == [2, 3]
     write([json.dumps({"step": s, "loss": 2.0}) for s in range(11, 31)])  # longer than before, and another file
     assert points("loss") == {"loss": [*range(11, 31)]}
-
-
-def test_curves_that_nobody_looks_at_are_forgotten(tmp_path: Path) -> None:
-    now = 0.0
-    shelf = Shelf(clock=lambda: now)
-    first = shelf.series("a", Folder(str(tmp_path)))
-    now = KEPT_SECONDS
-    assert shelf.series("a", Folder(str(tmp_path))) is first
-    now = 2 * KEPT_SECONDS + 1
-    shelf.series("b", Folder(str(tmp_path)))
-    assert shelf.series("a", Folder(str(tmp_path))) is not first
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------

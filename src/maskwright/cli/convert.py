@@ -9,11 +9,8 @@ import typer
 from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, To, data_app, print_result
 from maskwright.core.errors import InputError
+from maskwright.core.formats import Format
 from maskwright.tasks.store import runner_of
-
-Format = Literal[
-    "arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "pregenerated"
-]
 
 
 @command(data_app, "convert")
@@ -27,7 +24,6 @@ def data_convert(
     column: str | None = None,
     dtype: Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None = None,
     token_offset: int = 0,
-    document_end: str | None = None,
     special_tokens: Literal["refuse", "strip", "remove"] = "refuse",
     encoder: str | None = None,
     valid_fraction: float = 0.01,
@@ -43,10 +39,8 @@ def data_convert(
     --to-format parquet: Write the token store SRC as Parquet, with a column `input_ids`.
     --from-format (no --to-format): Format of SRC. Default: detected from the files.
     --column NAME (no --to-format): Column of the IDs. Default: input_ids, tokens, token_ids or ids.
-    --dtype (no --to-format): Type of the IDs in files that do not record it. Default: uint16 for up to 65,536 tokens,
-        else uint32.
+    --dtype (no --to-format): Type of the IDs that MDS holds as plain bytes.
     --token-offset N (no --to-format): Number to add to each stored ID.
-    --document-end TOKEN (no --to-format): Token between documents, or its ID, for formats that do not mark their ends.
     --special-tokens (no --to-format): At begin, end, padding and mask tokens in the documents: stop, strip those around
         each document, or remove all. Other special tokens stay. All are counted.
     --encoder FILE (no --to-format): GPT-2's encoder.json, for a fairseq dictionary of numbers.
@@ -65,13 +59,7 @@ def data_convert(
     if tokenizer is None:
         raise InputError("--tokenizer is needed", fix="give --tokenizer FOLDER with the tokenizer that made the ids")
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
-    reading: Any = {
-        "kind": from_format,
-        "column": column,
-        "dtype": dtype,
-        "document_end": document_end,
-        "encoder": encoder,
-    }
+    reading: Any = {"kind": from_format, "column": column, "dtype": dtype, "encoder": encoder}
     conversion = Conversion(src, local(tokenizer, weights=False), to, options, command=context.obj or (), **reading)
     with runner_of(workers) as runner:
         ready = convert(conversion, runner)

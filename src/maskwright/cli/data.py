@@ -221,15 +221,12 @@ def data_audit(
     tokenizer: str | None = None,
     cleaning: Cleaning = Cleaning(),
     workers: Workers = None,
-    parts: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Count documents, faults, duplicates and scripts, and show what `data prepare` will do about each. With cleaning
     options, also count and show what each step would drop. Does not change the text.
 
     --tokenizer PATH: Tokenizer folder, to show its tokens per word on the text.
-    --parts PATH: Folder for intermediate results, from which the same command continues, here or on other machines.
-        Default: a temporary one.
     """
     from maskwright.tasks.models.hub import local
     from maskwright.text.audit import audit, report
@@ -238,7 +235,7 @@ def data_audit(
     read = {name: value for name, value in asdict(reading).items() if name != "on_bad_input"}
     tokenizer = tokenizer and local(tokenizer, weights=False)
     with runner_of(workers) as runner:
-        result = audit(src, runner, parts, tokenizer=tokenizer, cleaning=rules, **read)
+        result = audit(src, runner, tokenizer=tokenizer, cleaning=rules, **read)
     print_result(report(result), asdict(result), as_json)
 
 

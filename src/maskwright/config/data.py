@@ -50,8 +50,6 @@ class Source(Section):
     """As in `data.arrow`, for this source."""
     weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     """Share of the rows, relative to the other weights."""
-    max_epochs: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
-    """Maximum number of passes over the source. Afterwards, the other sources share its weight."""
 
     @model_validator(mode="after")
     def _arrow_is_of_arrow(self) -> Source:
@@ -92,10 +90,10 @@ class Data(Section):
     store: Annotated[str | None, Field(json_schema_extra={"resumable": True, "needed": True})] = None
     """Token store: the folder that `maskwright data prepare` wrote. You may move it, but not change it."""
     mixture: Annotated[dict[str, Source] | None, Resumable] = None
-    """Several token stores instead of `store`, as in {en: {store: FOLDER, weight: 3}, sw: {store: FOLDER, weight: 1,
-    max_epochs: 4}}, or {en: FOLDER, sw: FOLDER}, or folders separated by colons. For Arrow files, add `format: arrow`
-    and, if needed, `arrow: {…}` with the keys of `data.arrow`. Default weights: the sizes. The run is evaluated on the
-    held-out documents of each source; the first source gives the run's held-out loss."""
+    """Several token stores instead of `store`, as in {en: {store: FOLDER, weight: 3}, sw: {store: FOLDER, weight:
+    1}}, or {en: FOLDER, sw: FOLDER}, or folders separated by colons. For Arrow files, add `format: arrow` and, if
+    needed, `arrow: {…}` with the keys of `data.arrow`. Default weights: the sizes. The run is evaluated on the held-out
+    documents of each source; the first source gives the run's held-out loss."""
     mixture_alpha: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """Makes the weights of `mixture` tokens ** alpha: 1, the default, keeps the sizes; 0 makes all sources equal. 0.3
     in XLM-R."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Literal
 
-SIGNS = {
+Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "pregenerated"]
+"""Of token ids that `data convert` reads."""
+SIGNS: dict[str, Format] = {
     "index.json": "mds",
     "dict.txt": "fairseq",
     "state.json": "datasets",
@@ -13,13 +16,13 @@ SIGNS = {
     "epoch_0_metrics.json": "pregenerated",
 }
 """Files that only one format of token ids has."""
-ENDINGS = {".arrow": "arrow", ".parquet": "parquet", ".ds": "datatrove", ".npy": "npy", ".bin": "bin"}
+ENDINGS: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
 COMPRESSIONS = (".gz", ".zst", ".zstd", ".xz", ".bz2")
 LABELLED = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
 """Endings of examples that `finetune` reads, also with one of `COMPRESSIONS` after them."""
 
 
-def by_ending(names: Iterable[str]) -> set[str]:
+def by_ending(names: Iterable[str]) -> set[Format]:
     """Formats of token ids by their endings, except for an index (.idx), whose content decides."""
     return {kind for name in names for ending, kind in ENDINGS.items() if name.endswith(ending)}
 

@@ -83,8 +83,6 @@ class IdCleaner:
     counts: ConvertCounts
     files: list[str]
     mapping: Int64 | None = None
-    document_end: int | None = None
-    """The id between documents. A special one is left out like the tokens of the five roles."""
 
     def clean(self, block: Block) -> tuple[Ids, Int64, Int64 | None, Int64]:
         """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file),
@@ -92,7 +90,7 @@ class IdCleaner:
         dropped."""
         ids = self._tokenizer_ids(block)
         sizes, sentences = block.sizes, block.sentences
-        if (special := store.special_in(ids, self._table)) is not None:
+        if (special := store.special_in(ids, store.special_table(self.vocabulary))) is not None:
             ids, sizes, sentences = self._without(block, ids, special)
         if self.vocabulary.additional and (kept_special := store.special_in(ids, self._additional)) is not None:
             self.counts.additional_tokens += int(kept_special.sum())
@@ -101,13 +99,6 @@ class IdCleaner:
         self.counts.kept += len(kept)
         self.counts.empty += len(sizes) - len(kept)
         return ids, sizes[kept], sentences, block.number(kept)
-
-    @cached_property
-    def _table(self) -> NDArray[np.bool_]:
-        table = store.special_table(self.vocabulary)
-        if self.document_end in self.vocabulary.additional:
-            table[self.document_end] = True
-        return table
 
     @cached_property
     def _additional(self) -> NDArray[np.bool_]:
@@ -267,7 +258,6 @@ class Conversion:
         kind: Format | None = None,
         column: str | None = None,
         dtype: str | None = None,
-        document_end: str | None = None,
         encoder: str | None = None,
         command: Sequence[str] = (),
     ) -> None:
@@ -275,12 +265,8 @@ class Conversion:
         alone. Raises kinds of `InputError` (exit 2)."""
         options = options or ConvertOptions()
         vocabulary, pieces = read_vocabulary(tokenizer), token_ids(tokenizer)
-        end = None if document_end is None else _document_end(document_end, pieces, vocabulary.size)
-        stored = None if end is None else end - options.token_offset
         self.kind = kind or detect(places)
-        self.source: Foreign = open_foreign(
-            places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
-        )
+        self.source: Foreign = open_foreign(places, self.kind, Options(column, dtype, encoder), vocabulary, pieces)
         if options.valid_fraction == 1.0:  # even of files that are named for training
             everything = frozenset(range(len(self.source.files)))
             messages = [line for line in self.source.messages if line != HELD_OUT]
@@ -290,13 +276,13 @@ class Conversion:
             fix = "set --valid-fraction 0, since text held out of one epoch would be in the others"
             raise InputError(what, where=" ".join(places), fix=fix)
         self.options, self.command = options, command
-        cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping, end)
+        cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping)
         self.sources: list[dict[str, Any]] = []
         for path in self.source.files:
             status = os.stat(path)
             self.sources.append({"location": path, "bytes": status.st_size, "modified_ns": status.st_mtime_ns})
         self.files = ForeignFiles(self.source, cleaner, self.sources)
-        chosen = {"format": self.kind, "column": column, "dtype": dtype, "document_end": end}
+        chosen = {"format": self.kind, "column": column, "dtype": dtype}
         self.recorded = {**asdict(options), **{name: value for name, value in chosen.items() if value is not None}}
         mapping = None if self.source.mapping is None else self.source.mapping.tolist()
         self.names = [{**record, "location": os.path.basename(record["location"])} for record in self.sources]
@@ -320,7 +306,7 @@ class Conversion:
         """Writes the manifest. Raises `InputError` if no document is left, or none held out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
-            raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
+            raise StoreError(what, where=self.source.files[0], fix="check the files")
         if self.options.valid_fraction and not self.writer.totals()["valid"]["documents"]:
             what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
             share = share_held_out(counts.kept, self.options.valid_fraction)
@@ -340,15 +326,3 @@ class Conversion:
         passes = self.source.passes
         more = ({"passes": passes} if passes > 1 else {}) | manifests.typed(self.command)
         self.writer.finish(counts.record(), {"numpy"}, more)
-
-
-def _document_end(token: str, pieces: dict[str, int], size: int) -> int:
-    """The tokenizer's id of the token between documents, given as its id or its name."""
-    if token.isdecimal() and int(token) < size:
-        return int(token)
-    if token in pieces:
-        return pieces[token]
-    if token.isdecimal():
-        what = f"{token} is not an id of the tokenizer, which ends at {size - 1}"
-        raise InputError(what, where="--document-end", fix="name the token between documents, or its id")
-    raise InputError(f"{token} is not in the tokenizer", where="--document-end", fix="name the token, or its id")

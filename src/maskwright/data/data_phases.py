@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from maskwright.config.data import Data
 from maskwright.config.pretraining import RunConfig
-from maskwright.core.errors import ConfigError
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows, Mixture
 from maskwright.data.order import RowOrder
@@ -44,10 +43,7 @@ def make_data_phases(config: RunConfig, store: TokenStore | Mixture) -> list[Dat
     phases: list[DataPhase] = []
     first_row, read, first_epochs = 0, np.zeros(sources), np.zeros(sources, np.int64)
     for data, count in groups:
-        rows, order = _rows_and_order(config.seed, store, data, read, first_epochs)
-        if order.end is not None and (count or 1) > order.end:
-            what = "every source has reached its max_epochs before the last phase ends"
-            raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
+        rows, order = _rows_and_order(config.seed, store, data, first_epochs)
         phases.append(DataPhase(first_row, count, rows, order, read))
         if count is not None:
             first_row, read = first_row + count, phases[-1].epochs(count)
@@ -56,12 +52,12 @@ def make_data_phases(config: RunConfig, store: TokenStore | Mixture) -> list[Dat
 
 
 def _rows_and_order(
-    seed: int, store: TokenStore | Mixture, data: Data, read: NDArray[np.float64], first_epochs: NDArray[np.int64]
+    seed: int, store: TokenStore | Mixture, data: Data, first_epochs: NDArray[np.int64]
 ) -> tuple[Rows, RowOrder] | tuple[MixedRows, MixedOrder]:
-    """`read`: see `DataPhase`. `first_epochs` [sources]: numbers of the epochs with which this phase begins."""
+    """`first_epochs` [sources]: numbers of the epochs with which this phase begins."""
     if isinstance(store, Mixture):
         mixed = store.rows(data.seq_len, data.packing)
-        return mixed, store.order(seed, mixed, data.mixture or {}, read, first_epochs)
+        return mixed, store.order(seed, mixed, data.mixture or {}, first_epochs)
     rows = open_rows(store, "train", data.seq_len, data.packing)
     return rows, RowOrder(seed, rows.totals.rows, int(first_epochs[0]))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from maskwright.config.masking import Masking
 from maskwright.config.pretraining import RunConfig, stage_at
-from maskwright.core.errors import ConfigError, StoreError
+from maskwright.core.errors import StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.data_phases import DataPhase, make_data_phases
@@ -31,8 +31,8 @@ class Loader:
     """Training batches of a run. `batches(step)` is pure: any step at any time, in any process."""
 
     def __init__(self, config: RunConfig, store: TokenStore | Mixture) -> None:
-        """Raises `StoreError` if the store cannot fill one global batch, or a source of a mixture cannot fill one row;
-        `ConfigError` if the sources of a mixture run out of rows before the run ends."""
+        """Raises `StoreError` if the store cannot fill one global batch, or a source of a mixture cannot fill one
+        row."""
         self.data_phases = make_data_phases(config, store)
         self.passes = store.passes
         self.config = config.resolved(self.data_phases[0].rows.totals.rows / store.passes)
@@ -69,15 +69,6 @@ class Loader:
         """Predicted positions in the largest micro-batch."""
         return max(stage.config.batch.micro_batch_rows * slots_of(stage.config) for stage in self.stages)
 
-    def require_rows(self) -> None:
-        """Raises `ConfigError` if the sources of a mixture run out of rows before the run ends."""
-        last, stage, steps = self.data_phases[-1], self.stages[-1], self.config.steps
-        if last.order.end is None or last.first_row + last.order.end >= stage.rows_before(steps):
-            return
-        full_steps = stage.begin + (last.first_row + last.order.end - stage.first_row) // stage.config.rows_per_step
-        what = f"every source has reached its max_epochs after {full_steps:,} of {steps:,} steps"
-        raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
-
     def describe(self) -> list[str]:
         """Describes the run's reading of each source of a mixture; empty for a single store."""
         parts = [
@@ -95,7 +86,7 @@ class Loader:
             if isinstance(phase.order, MixedOrder) and phase.first_row <= row:
                 done = row - phase.first_row
                 done = done if phase.length is None else min(done, phase.length)
-                counts, epochs = counts + phase.order.shares.source_rows(done), phase.epochs(done)
+                counts, epochs = counts + phase.order.source_rows(done), phase.epochs(done)
         return list(zip(self.rows.names, (counts / max(row, 1)).tolist(), epochs.tolist(), strict=True))
 
     def masking_rate(self, step: int) -> float:

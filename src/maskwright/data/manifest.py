@@ -190,7 +190,7 @@ def checked(manifest: Any, path: str) -> dict[str, Any]:
     return manifest
 
 
-OTHER_TOOLS = (".idx", ".parquet", ".ds", ".mds", ".mds.zstd", ".npy", ".bin")
+OTHER_TOOLS = (".idx", ".parquet", ".mds", ".mds.zstd")
 
 
 def _other_tools(folder: str) -> str:

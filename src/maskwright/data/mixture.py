@@ -12,7 +12,7 @@ from maskwright.config.data import Arrow, Source
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
 from maskwright.data.converted_store import open_arrow, open_epochs
-from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size
+from maskwright.data.mixing import MixedOrder, weights_by_size
 from maskwright.data.order import RowOrder
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Arrays, Rows, RowTotals, open_rows
@@ -35,7 +35,6 @@ class Mixture:
         """Raises `StoreError` for a store that cannot be opened, and for different tokenizers."""
         self.names = tuple(sources)
         self.stores = tuple(open_source(source.store, source.format, source.arrow) for source in sources.values())
-        self.max_epochs = [source.max_epochs for source in sources.values()]
         self._weights = [source.weight for source in sources.values()]
         self._alpha = 1.0 if alpha is None else alpha
         first = self.stores[0]
@@ -56,9 +55,9 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of all that decides a run's rows: the stores, their weights and limits."""
+        """Digest of all that decides a run's rows: the stores and their weights."""
         stores = [store.fingerprint for store in self.stores]
-        return storage.sha256_of([stores, self._weights, self._alpha, self.max_epochs])
+        return storage.sha256_of([stores, self._weights, self._alpha])
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -96,21 +95,16 @@ class Mixture:
         return MixedRows(self.names, sources)
 
     def order(
-        self,
-        seed: int,
-        rows: MixedRows,
-        sources: Mapping[str, Source],
-        read: NDArray[np.float64],
-        first_epochs: NDArray[np.int64],
+        self, seed: int, rows: MixedRows, sources: Mapping[str, Source], first_epochs: NDArray[np.int64]
     ) -> MixedOrder:
-        """`sources`: with the weights, which may be a phase's own; by the sources' sizes if none are given. `read`
-        [sources]: epochs that earlier phases read. `first_epochs` [sources]: numbers of the epochs to begin with.
-        Raises `ConfigError` for a weight that is too small."""
+        """`sources`: with the weights, which may be a phase's own; by the sources' sizes if none are given.
+        `first_epochs` [sources]: numbers of the epochs to begin with. Raises `ConfigError` for a weight that is too
+        small."""
         weights = [source.weight for source in sources.values() if source.weight is not None]
         weights = weights or weights_by_size([source.totals.text_tokens for source in rows.sources], self._alpha)
         firsts = zip(rows.sources, first_epochs.tolist(), strict=True)
         orders = [RowOrder(seed, source.totals.rows, first) for source, first in firsts]
-        return mixed_order(seed, orders, weights, self.max_epochs, read.tolist())
+        return MixedOrder(seed, weights, orders)
 
 
 class MixedRows:

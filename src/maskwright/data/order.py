@@ -47,9 +47,6 @@ def order(seed: int, epoch: int, index: NDArray[np.int64], size: int) -> NDArray
 class RowOrder:
     """A permutation of all `size` rows, different in each epoch, from blocks that are computed at once."""
 
-    end: int | None = None
-    """None: the rows never end."""
-
     def __init__(self, seed: int, size: int, first_epoch: int = 0) -> None:
         """`first_epoch`: number of the epoch that the rows begin with."""
         self.seed, self.size, self.first_epoch = seed, size, first_epoch

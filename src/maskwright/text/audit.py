@@ -7,8 +7,7 @@ import re
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -17,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright import __version__
-from maskwright.core import extras, storage
+from maskwright.core import extras
 from maskwright.core.console import human_bytes, human_count, say
 from maskwright.core.encodings import UTF8
 from maskwright.core.secrets import redact
@@ -31,7 +29,6 @@ from maskwright.text.dedup import document_keys, text_key
 from maskwright.text.document import Document, Fault
 from maskwright.text.encoder import Encoder, open_encoder
 from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
-from maskwright.text.literals import SpecialTokens
 from maskwright.text.marks import warn_of_dropped_marks
 from maskwright.text.notation import SEPARATOR, beginning_of, notation_of
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
@@ -51,13 +48,10 @@ SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
 """The sample for languages and tokens per word: beginnings of the first documents."""
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
-LITERAL, DECLARED = "documents with literal special tokens", "documents with declared special tokens"
 NOTATION = "documents that may not be plain text"
 SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
-VERSION = 7
-"""Format of the phases' files. Those of another version are not read."""
 
 
 @dataclass
@@ -92,12 +86,10 @@ class Audit:
     scripts: dict[str, float] = field(default_factory=dict)
     """Share of letters by Unicode script, sampled from each document's beginning."""
     findings: dict[str, Finding] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)
-    """Documents by length. The key n, a power of two, counts the documents of n / 2 to n - 1 characters."""
     languages: dict[str, int] = field(default_factory=dict)
     """Documents by language, of the first `SAMPLE_DOCUMENTS`; empty if py3langid is not installed."""
-    tokens_per_word: dict[float, int] = field(default_factory=dict)
-    """Documents of that sample by tokens per word, rounded to tenths; empty without a tokenizer."""
+    tokens_per_word: float | None = None
+    """The mean over the documents of that sample; None without a tokenizer, and for DNA and proteins."""
     layouts: dict[Layout, int] = field(default_factory=dict)
     """Documents that each layout would give in the sampled files; empty if the layout was not guessed."""
     left_out: dict[str, Finding] = field(default_factory=dict)
@@ -116,7 +108,7 @@ class Audit:
         }
 
 
-def new_findings(special: SpecialTokens) -> dict[str, Finding]:
+def new_findings() -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "files in another encoding": Finding(0, "stops with the --encoding that reads it, unless --on-bad-input skip"),
@@ -129,15 +121,12 @@ def new_findings(special: SpecialTokens) -> dict[str, Finding]:
         NOTATION: Finding(0, "keeps brackets, tags and marks as text, with a warning if there are many"),
         "documents with control characters": Finding(0, "keeps them, since byte-level BPE can encode them"),
         "lines over 100,000 characters": Finding(0, "keeps them; training cuts long documents into rows"),
-        LITERAL: Finding(0, special.fate_of_roles),
-        **({DECLARED: Finding(0, "turns them into their ids, as `transformers` does")} if special.declared else {}),
     }
 
 
 def audit(
     patterns: list[str],
     runner: Runner | None = None,
-    folder: str | None = None,
     *,
     layout: Layout = "auto",
     text_column: str = "text",
@@ -146,24 +135,13 @@ def audit(
     letters: Letters = "upper",
     encoding: str = UTF8,
 ) -> Audit:
-    """Examines the text, and what `cleaning` would drop and change in it.
-
-    `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; in
-    other processes it shares the work. Other files in it stay. None for a temporary folder. Raises `SourceError` for a
-    damaged archive or a missing column, `InputError` for a URL as `folder`, `Locked` while another audit uses it."""
-    with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _made(folder) as work:
-        special = SpecialTokens.of(tokenizer)
-        sources, result = _open_sources(patterns, layout, text_column, letters, encoding, special)
+    """Examines the text, and what `cleaning` would drop and change in it. `runner`: None for this process. Raises
+    `SourceError` for a damaged archive or a missing column."""
+    with tempfile.TemporaryDirectory(prefix="maskwright-audit-") as work:
+        sources, result = _open_sources(patterns, layout, text_column, letters, encoding)
         compared = "their ids" if tokenizer else "their text; with --tokenizer, by their ids"
         result.findings[REPEATED].prepare += f" (compared here by {compared})"
-        cleaning = cleaning or CleaningOptions()
-        return _Audit(runner or Runner(), work, tokenizer, cleaning, special, sources, result).run()
-
-
-@contextmanager
-def _made(folder: str) -> Iterator[str]:
-    storage.make_folder(storage.require_local(folder))
-    yield os.path.abspath(folder)
+        return _Audit(runner or Runner(), work, tokenizer, cleaning or CleaningOptions(), sources, result).run()
 
 
 @dataclass
@@ -172,24 +150,14 @@ class _Audit:
     folder: str
     tokenizer: str | None
     cleaning: CleaningOptions
-    special: SpecialTokens
     sources: Sources
     result: Audit
 
     def run(self) -> Audit:
-        parts, record = cut([self.sources]), self.cleaning.record()
+        self.parts = split(self.runner, self.folder, cut([self.sources]))
         tokenizer = os.path.abspath(self.tokenizer) if self.tokenizer else None
-        words = read_vocabulary(tokenizer) if tokenizer else None
-        decided = [record, asdict(self.special), [words.fingerprint, words.rules_record] if words else None]
-        identities = [part.identity() for part in parts]
-        with self.runner.sharing(self.folder, digest_of(__version__, VERSION, identities, decided)):
-            self.parts = split(self.runner, self.folder, parts)
-            examine = Examine(Judge(self.cleaning, digest_of(record), Limits()), self.special, tokenizer)
-            self._examine(examine, decided)
-        return self.result
-
-    def _examine(self, examine: Examine, decided: Any) -> None:
-        judged = self._computed("audit", examine, decided)
+        judge = Judge(self.cleaning, digest_of(self.cleaning.record()), Limits())
+        judged = self._computed("audit", Examine(judge, tokenizer))
         paths = tuple(path for path, _ in judged)
         scripts = Counter[str]()
         for _, note in judged:
@@ -201,10 +169,11 @@ class _Audit:
         if self.cleaning.any:
             self._clean(judged)
         self.result.scripts = _shares(scripts)
+        return self.result
 
-    def _computed(self, phase: str, work: Any, *decided_by: Any) -> list[tuple[str, Note]]:
+    def _computed(self, phase: str, work: Any) -> list[tuple[str, Note]]:
         """The file of each part and its note."""
-        digests = [digest_of(VERSION, part.identity(), *decided_by) for part in self.parts]
+        digests = [digest_of(part.identity()) for part in self.parts]
         paths, sizes = paths_of(self.folder, phase, digests), [part.bytes for part in self.parts]
         notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], phase, sizes)
         return [*zip(paths, notes, strict=True)]
@@ -227,7 +196,7 @@ class _Audit:
     def _clean(self, judged: list[tuple[str, Note]]) -> None:
         paths = tuple(path for path, _ in judged)
         resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, Limits())
-        reviews = self._computed("look", Review(self.cleaning, resolved), [os.path.basename(path) for path in paths])
+        reviews = self._computed("look", Review(self.cleaning, resolved))
         totals, examples, changes = DropTotals(), dict[str, list[str]](), Changes(self.cleaning)
         near = list[tuple[int, list[int]]]()
         for part, ((_, note), (_, review)) in enumerate(zip(judged, reviews, strict=True)):
@@ -255,7 +224,6 @@ class Examine:
     the part, and `line`), and the findings in the note."""
 
     judge: Judge
-    special: SpecialTokens
     tokenizer: str | None
     """The tokenizer whose ids are compared; None to compare texts."""
 
@@ -266,13 +234,13 @@ class Examine:
         return writer.note
 
     def _examine(self, part: Part, writer: ColumnWriter) -> None:
-        result, scripts = Audit(0, "", findings=new_findings(self.special)), Counter[str]()
+        result, scripts = Audit(0, "", findings=new_findings()), Counter[str]()
         examples = dict[str, list[str]]()
         runs, places = KeyRuns(writer, AS_READ), [np.zeros((0, 2), "<u8")]
         file_idx = {name: index for index, name in enumerate(part.files)}
         for judged in self.judge.batches(part, writer, partial(_note_fault, result.findings)):
             for document in judged.documents:
-                examine(document, result, scripts, self.special)
+                examine(document, result, scripts)
             for document, reason, detail in judged.dropped:
                 _show(examples, reason, document, document.text, detail)
             runs.add(self._keys(judged.documents))
@@ -281,8 +249,7 @@ class Examine:
         runs.close()
         for column, numbers in zip(("file", "line"), np.concatenate(places).T, strict=True):
             writer.append(column, numbers)
-        audited = {**asdict(result), "lengths": [*result.lengths.items()]}
-        writer.note |= {"audit": audited, "scripts": dict(scripts), "examples": examples}
+        writer.note |= {"audit": asdict(result), "scripts": dict(scripts), "examples": examples}
 
     def _keys(self, documents: list[Document]) -> NDArray[np.uint64]:
         """[documents, 2]: dedup keys."""
@@ -311,8 +278,6 @@ def _add_part(result: Audit, note: Note) -> None:
     shortest = [result.shortest_document_characters, part["shortest_document_characters"]]
     result.shortest_document_characters = min((length for length in shortest if length is not None), default=None)
     result.longest_document_characters = max(result.longest_document_characters, part["longest_document_characters"])
-    for size, count in part["lengths"]:
-        result.lengths[size] = result.lengths.get(size, 0) + count
     result.findings["records without text"].add_all(*note["without_text"])
     for name, finding in part["findings"].items():
         result.findings[name].add_all(finding["count"], finding["examples"])
@@ -352,10 +317,10 @@ class Review:
 
 
 def _open_sources(
-    patterns: list[str], layout: Layout, text_column: str, letters: Letters, encoding: str, special: SpecialTokens
+    patterns: list[str], layout: Layout, text_column: str, letters: Letters, encoding: str
 ) -> tuple[Sources, Audit]:
     """The text, and an audit to which its faults are added while it is read. Faulty lines are not documents."""
-    findings = new_findings(special)
+    findings = new_findings()
     # `skip` reports every kind of fault and reads on.
     sources = Sources(
         patterns,
@@ -406,12 +371,9 @@ def add_samples(documents: list[Document], result: Audit, tokenizer: str | None,
         warn_of_dropped_marks(tokenizer, loaded.normalizer, texts)
         encoded = loaded.encode_batch_fast(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encoded]
-        sizes = [
-            round(len(of_text) / count, 1)
-            for of_text, text in zip(ids, texts, strict=True)
-            if is_language and (count := len(text.split()))
-        ]
-        result.tokens_per_word = dict(sorted(Counter(sizes).items()))
+        pairs = [(len(of_text), len(text.split())) for of_text, text in zip(ids, texts, strict=True)]
+        if ratios := [count / words for count, words in pairs if is_language and words]:
+            result.tokens_per_word = round(sum(ratios) / len(ratios), 3)
         _add_unknown(documents, texts, ids, result, tokenizer)
 
 
@@ -465,7 +427,7 @@ class Changes:
         }
 
 
-def examine(document: Document, result: Audit, scripts: Counter[str], special: SpecialTokens) -> None:
+def examine(document: Document, result: Audit, scripts: Counter[str]) -> None:
     """Adds one document to the audit. Duplicates are counted later, over all parts."""
     text, where = document.text, f"{document.source}:{document.line}"
     result.documents += 1
@@ -475,8 +437,6 @@ def examine(document: Document, result: Audit, scripts: Counter[str], special: S
         result.sentences = (result.sentences or 0) + len(document.parts)
     shortest = result.shortest_document_characters
     result.shortest_document_characters = len(text) if shortest is None else min(shortest, len(text))
-    size = 1 << len(text).bit_length()
-    result.lengths[size] = result.lengths.get(size, 0) + 1
     result.longest_document_characters = max(result.longest_document_characters, len(text))
     if kind := notation_of(document):
         name, shown = (SEPARATORS, where) if kind == SEPARATOR else (NOTATION, f"{where} ({kind})")
@@ -484,9 +444,6 @@ def examine(document: Document, result: Audit, scripts: Counter[str], special: S
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")
-    for name, token in zip((LITERAL, DECLARED), special.first_in(text), strict=True):
-        if token:
-            result.findings[name].add(f"{where}: {token}")
     if len(text) > LONG_LINE_CHARACTERS:
         longest = max(map(len, document.parts if document.has_sentences else text.split("\n")))
         if longest > LONG_LINE_CHARACTERS:
@@ -528,9 +485,8 @@ def report(result: Audit) -> str:
         shown = ", ".join(f"{name} {count:,}" for name, count in [*result.languages.items()][:8])
         lines.append(f"languages of the first {sum(result.languages.values()):,} documents: {shown}")
     if result.tokens_per_word:
-        count = sum(result.tokens_per_word.values())
-        mean = sum(tokens * documents for tokens, documents in result.tokens_per_word.items()) / count
-        lines.append(f"tokens per word: {mean:.2f}, the mean of the first {count:,} documents")
+        count = min(result.documents, SAMPLE_DOCUMENTS)
+        lines.append(f"tokens per word: {result.tokens_per_word:.2f}, the mean of the first {count:,} documents")
     for name, finding in result.findings.items():
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))
         lines += [f"    {example}" for example in finding.examples]

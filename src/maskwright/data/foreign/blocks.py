@@ -28,9 +28,7 @@ class Options:
     column: str | None = None
     """Column of the ids, in the formats that have columns."""
     dtype: str | None = None
-    """Type of bare ids, in the formats that do not name it."""
-    document_end: int | None = None
-    """Stored id that separates documents, in the formats that keep no ends."""
+    """Type of ids in plain bytes of MDS."""
     encoder: str | None = None
     """GPT-2's encoder.json, for a fairseq dictionary of numbers."""
 
@@ -89,35 +87,6 @@ def held_out_files(files: list[str], places: list[str]) -> frozenset[int]:
 
 
 HELD_OUT = "only the files named valid or test are held out"
-
-
-def flat(path: str, dtype: Any, begin: int = 0) -> Ids:
-    """The ids of a file from byte `begin` on, memory-mapped. Raises `StoreError` if its size is not of whole ids."""
-    size, id_type = os.path.getsize(path) - begin, np.dtype(dtype).newbyteorder("<")
-    if size % id_type.itemsize:
-        what = f"has {size:,} bytes of ids, which is not a whole number of {id_type.itemsize} bytes"
-        raise StoreError(what, where=path, fix=f"{COPY_AGAIN}, or give another --dtype")
-    if not size:
-        raise StoreError("holds no ids", where=path, fix=COPY_AGAIN)
-    return np.asarray(np.memmap(path, id_type, "r", begin))
-
-
-def holds(values: Ids, token_id: int) -> bool:
-    """Whether an id is among the values. Usually it is in the first block."""
-    return any((values[i : i + BLOCK_TOKENS] == token_id).any() for i in range(0, len(values), BLOCK_TOKENS))
-
-
-def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:
-    """(starts, sizes) of the documents between the ids `end`. These belong to no document, and several in a row do not
-    make an empty document."""
-    borders = [
-        np.flatnonzero(values[begin : begin + BLOCK_TOKENS] == end) + begin
-        for begin in range(0, len(values), BLOCK_TOKENS)
-    ]
-    ends = np.concatenate([*borders, [len(values)]]).astype(np.int64)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    keep = ends > starts
-    return starts[keep], (ends - starts)[keep]
 
 
 def in_blocks(ends: Int64) -> Iterator[tuple[int, int]]:

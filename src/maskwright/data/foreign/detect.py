@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import get_args
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
-from maskwright.core.formats import SIGNS, by_ending
+from maskwright.core.formats import SIGNS, Format, by_ending
 from maskwright.data.foreign.blocks import HELD_OUT, Foreign, Options, held_out_files
 from maskwright.data.foreign.columns import dataset_files, open_columns
 from maskwright.data.foreign.fairseq import dictionary, open_fairseq
-from maskwright.data.foreign.flat_files import open_datatrove, open_flat
 from maskwright.data.foreign.indexed import index_kind, open_megatron
 from maskwright.data.foreign.mds import open_mds
 from maskwright.data.foreign.pregenerated import open_pregenerated
 from maskwright.text.vocabulary import Vocabulary
 
-Format = Literal[
-    "arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "pregenerated"
-]
 REFUSED = {
     ".tar": "unpack it and run `maskwright data prepare` on its text, since WebDataset has no reliable order",
     ".tfrecord": "prepare the text that its examples were made from: `maskwright data prepare`",
@@ -28,6 +24,7 @@ REFUSED = {
     ".zarray": "export the cache as Parquet or Arrow",
     ".zst": "unpack the files first",
     ".gz": "unpack the files first",
+    **dict.fromkeys((".npy", ".bin", ".ds"), "write its ids as Parquet: a column input_ids, a document in each row"),
 }
 
 
@@ -43,7 +40,7 @@ def detect(places: list[str]) -> Format:
 def _kind(place: str) -> Format:
     for name, kind in SIGNS.items():
         if os.path.isfile(os.path.join(place.split(":")[0], name)):
-            return _format(kind)
+            return kind
     if dictionary(place.split(":")[0]):
         return "fairseq"
     paths = _paths([place])
@@ -51,14 +48,10 @@ def _kind(place: str) -> Format:
         return index_kind(indexes[0])
     kinds = by_ending(paths)
     if len(kinds) == 1:
-        return _format(kinds.pop())
+        return kinds.pop()
     refused = next((why for path in paths for ending, why in REFUSED.items() if path.endswith(ending)), None)
     what = f"holds several kinds of files: {', '.join(sorted(kinds))}" if kinds else "is not a store of a known format"
     raise InputError(what, where=place, fix=refused or f"name it: --from-format {'|'.join(get_args(Format))}")
-
-
-def _format(name: str) -> Format:
-    return next(format_ for format_ in get_args(Format) if format_ == name)
 
 
 def _paths(places: list[str]) -> list[str]:
@@ -97,12 +90,8 @@ def _open(places: list[str], kind: Format, options: Options, vocabulary: Vocabul
     paths = _paths(places)
     if kind in ("arrow", "parquet"):
         return open_columns(kind, _of(paths, f".{kind}", places), options.column)
-    if kind == "megatron":
-        indexes = {f"{path[:-4]}.idx" for path in paths if path.endswith((".idx", ".bin"))}
-        return open_megatron(_of(sorted(indexes), ".idx", places))
-    if kind == "datatrove":
-        return open_datatrove(_of(paths, ".ds", places))
-    return open_flat(kind, _of(paths, f".{kind}", places), options, vocabulary.size)
+    indexes = {f"{path[:-4]}.idx" for path in paths if path.endswith((".idx", ".bin"))}
+    return open_megatron(_of(sorted(indexes), ".idx", places))
 
 
 def _of(paths: list[str], ending: str, places: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.data.foreign.blocks import Block, Foreign, Ids, flat, of_spans, require_inside
+from maskwright.data.foreign.blocks import Block, Foreign, Ids, of_spans, require_inside
 from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 
@@ -78,7 +78,7 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
     data = f"{path.removesuffix('.idx')}.bin"
     if not os.path.isfile(data):
         raise StoreError("is missing", where=data, fix=f"put it next to {os.path.basename(path)}")
-    values = flat(data, dtype)
+    values = _flat(data, dtype)
     starts, remainders = np.divmod(offsets, values.itemsize)
     if remainders.any():
         what = f"sequence {int(np.argmax(remainders > 0)):,} begins inside an id"
@@ -91,6 +91,15 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
         what = f"its documents do not rise from 0 to its {sequences:,} sequences"
         raise StoreError(what, where=path, fix=COPY_AGAIN)
     return Index(values, starts, sizes, np.diff(first))
+
+
+def _flat(path: str, dtype: str) -> Ids:
+    """The ids of a file, memory-mapped. Raises `StoreError` if its size is not of whole ids."""
+    size, id_type = os.path.getsize(path), np.dtype(dtype).newbyteorder("<")
+    if not size or size % id_type.itemsize:
+        what = f"has {size:,} bytes of ids, which is not a whole number of {id_type.itemsize} bytes"
+        raise StoreError(what if size else "holds no ids", where=path, fix=COPY_AGAIN)
+    return np.asarray(np.memmap(path, id_type, "r"))
 
 
 def open_megatron(indexes: list[str]) -> Foreign:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,6 @@ from maskwright.monitor.watch.numbers import is_number
 from maskwright.run.grown import METRICS, Grown, lines_of
 
 MOST_POINTS = 5_000
-KEPT_SECONDS = 600.0
-"""Curves not requested for this long are dropped. A number needs 12 bytes: 1.2 MB for 100,000 lines."""
 KEPT_ANSWERS = 32
 """Answers cached for each run: a page requests the same curves every two seconds, and few have grown."""
 
@@ -63,15 +60,14 @@ def buckets(
 
 
 class RunCurves:
-    """The curves of one run. Several threads may call its methods."""
+    """The curves of one run, 12 bytes for each number. Several threads may call its methods."""
 
-    def __init__(self, folder: Folder, name: str = METRICS, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Folder, name: str = METRICS) -> None:
         self._grown = Grown(folder, name)
-        self._folder, self._name, self._clock = folder, name, clock
+        self._folder, self._name = folder, name
         self._columns: dict[str, _Column] = {}
         self._answers: dict[tuple[Any, ...], dict[str, list[Any]]] = {}
         self._lock = threading.Lock()
-        self.asked = clock()
 
     def curves(
         self, names: Sequence[str], points: int, first: int | None = None, last: int | None = None
@@ -79,7 +75,6 @@ class RunCurves:
         """`buckets` of each name that the run has. Raises `MaskwrightError` if the file cannot be read."""
         points = min(max(points, 1), MOST_POINTS)
         with self._lock:
-            self.asked = self._clock()
             self._read(names)
             curves = {}
             for name in names:
@@ -111,21 +106,3 @@ class RunCurves:
                     value = line.get(name)
                     if value is not None and is_number(value) and 0 <= step < 1 << 32:
                         column.add(step, value)
-
-
-class Shelf:
-    """The curves of all runs, by id and file, kept while pages request them."""
-
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._series: dict[tuple[str, str], RunCurves] = {}
-        self._lock = threading.Lock()
-
-    def series(self, id_: str, folder: Folder, name: str = METRICS) -> RunCurves:
-        with self._lock:
-            old = self._clock() - KEPT_SECONDS
-            wanted = id_, name
-            self._series = {key: curves for key, curves in self._series.items() if curves.asked >= old or key == wanted}
-            if wanted not in self._series:
-                self._series[wanted] = RunCurves(folder, name, clock=self._clock)
-            return self._series[wanted]

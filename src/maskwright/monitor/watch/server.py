@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from maskwright.core.console import answer, print_exception
@@ -22,7 +23,7 @@ from maskwright.monitor import run as target
 from maskwright.monitor.watch import details
 from maskwright.monitor.watch.guard import Guard, given_token, is_loopback, new_token
 from maskwright.monitor.watch.runs import Runs, Watched
-from maskwright.monitor.watch.series import Shelf
+from maskwright.monitor.watch.series import RunCurves
 from maskwright.run.directory import Request, RunDirectory
 from maskwright.run.grown import METRICS
 
@@ -38,6 +39,8 @@ FRESH_SECONDS = 1.0
 """Pages that ask within this time share one refresh."""
 STOP_SECONDS = 120.0
 """Time for a run to save, as with `maskwright stop`."""
+KEPT_RUNS = 1_000
+"""Runs whose curves are kept in memory."""
 MOST_SERIES = 1_000
 """Runs times metrics of one request."""
 NEEDED = ("starlette", "uvicorn", "plotly")
@@ -51,7 +54,7 @@ class RunIndex:
     """The server's state; threads call its methods."""
 
     def __init__(self, folders: Sequence[str], *, stop_seconds: float = STOP_SECONDS) -> None:
-        self.runs, self.shelf = Runs(folders), Shelf()
+        self.runs, self.curves = Runs(folders), lru_cache(KEPT_RUNS)(RunCurves)
         self._stop_seconds = stop_seconds
         self._looked = float("-inf")
         self._lock, self._pressing = threading.Lock(), threading.Lock()
@@ -93,8 +96,8 @@ class RunIndex:
             watched = self.runs.get(id_)
             if watched is None:
                 continue
-            series = self.shelf.series(id_, watched.folder, watched.inside + METRICS)
-            curves = series.curves(list(dict.fromkeys(metrics)), points, first, last)
+            of_run = self.curves(watched.folder, watched.inside + METRICS)
+            curves = of_run.curves(list(dict.fromkeys(metrics)), points, first, last)
             series_of_runs += [{"run": id_, "metric": name, **columns} for name, columns in curves.items()]
         return {"series": series_of_runs}
 

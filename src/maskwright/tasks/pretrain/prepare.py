@@ -271,7 +271,6 @@ def prepare_run(
     held_out = _validation_stores(config, store)
     loader = Loader(config, store)
     config = loader.config
-    loader.require_rows()
     if config.evaluation.patience is not None and not (held_out or documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
