@@ -75,7 +75,11 @@ def _deberta(corpus: Path, folder: Path) -> str:
 
 
 def sentencepiece_model(
-    pieces: list[tuple[str, float]], unknown: int, kind: int = 1, control: tuple[str, ...] = ()
+    pieces: list[tuple[str, float]],
+    unknown: int,
+    kind: int = 1,
+    control: tuple[str, ...] = (),
+    user: tuple[str, ...] = (),
 ) -> bytes:
     """What the library writes: pieces with their scores and kinds, the trainer's settings and the normalizer's."""
 
@@ -89,8 +93,9 @@ def sentencepiece_model(
         return bytes([*(byte | 0x80 for byte in more), last])
 
     score = integer(2 << 3 | 5)
+    kinds = dict.fromkeys(control, 3) | dict.fromkeys(user, 4)
     entries = [
-        field(1, piece.encode()) + score + struct.pack("<f", value) + field(3, 3 if piece in control else 1)
+        field(1, piece.encode()) + score + struct.pack("<f", value) + field(3, kinds.get(piece, 1))
         for piece, value in pieces
     ]
     trainer = field(3, kind) + field(4, len(pieces)) + integer(10 << 3 | 5) + struct.pack("<f", 0.9995)

@@ -266,6 +266,26 @@ def test_a_sentencepiece_model_alone_has_its_pieces_and_the_ids_of_xlm_r(
         read_vocabulary(str(places[1]))
 
 
+@pytest.mark.parametrize("kind", [1, 2])
+def test_user_defined_symbols_and_pieces_of_several_words_are_those_of_sentencepiece(kind: int, tmp_path: Path) -> None:
+    """The expected pieces are the library's own (0.2.3), of the same model."""
+    letters = [(letter, -20.0 - place) for place, letter in enumerate("▁abcdefhot")]
+    longer = [("▁t", -1.0), ("▁th", -2.0), ("▁the", -3.0), ("▁o", -4.0), ("▁of", -5.0), ("▁of▁the", -6.0)]
+    first = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("<n>", 0.0), ("@U", 0.0)]
+    symbols = {"control": ("<s>", "</s>"), "user": ("<n>", "@U")}
+    (tmp_path / "mine.model").write_bytes(sentencepiece_model([*first, *longer, *letters], 0, kind, **symbols))
+    copy_tokenizer(str(tmp_path / "mine.model"), str(tmp_path / "copy"))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    ours = load_tokenizer(str(tmp_path / "mine.model"), special_tokens_are_text=True)
+    for text, pieces in {
+        "a <n> the<n>ab": "▁ a ▁ <n> ▁the <n> a b",
+        "head of the @Ub": "▁ h e a d ▁of▁the ▁ @U b",
+        "@Uof <n><n>": "▁ @U o f ▁ <n> <n>",
+    }.items():
+        assert ours.encode(text, add_special_tokens=False).tokens == pieces.split(" ")
+        assert theirs.tokenize(text) == pieces.split(" ")
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -3,6 +3,7 @@ tags and marks would become tokens, lines between documents, and windows that ov
 
 from __future__ import annotations
 
+import base64
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
@@ -47,6 +48,10 @@ NOTATIONS = {
         "are numbers alone, as ids of another tokenizer are",
         "give the text that they were made from; for items or events, train a tokenizer with --kind words",
     ),
+    "base64": (
+        "are base64, as warc2text and Bitextor write text, whose letters become tokens",
+        "decode each line first, such as with base64.b64decode(line) in Python",
+    ),
     "mojibake": (
         "have letters that were decoded with a wrong encoding, such as Ã© for é",
         "read the original again with its own --encoding, or repair the text first, such as with ftfy",
@@ -78,6 +83,7 @@ ESCAPES = re.compile(r"""(?:\\n(?!["'a-z])|\\u[\da-fA-F]{4}).*(?:\\n(?!["'a-z])|
 PIECES = re.compile(r"(?:^| )▁\S+ .*▁|\w@@ \w|\w ##\w|<unk>|\[UNK\]| @-@ |(?:^| )Ġ\S+ Ġ\S+ Ġ|\wĠ\w+Ġ\w+Ġ")
 MOJIBAKE = re.compile("Ã[\x80-\xba\xbc-\xbfœŸ]|Â[\xa0-\xba\xbc-\xbf]|â€|ï¿½|(?:[ÐÑ][\x80-\xbf\u2010-\u2122]){2}")
 """UTF-8 that was read as Latin-1 or Windows-1252: accents, signs, quotes, U+FFFD, Cyrillic."""
+BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4}){16,}")
 MOSTLY_NUMBERS = re.compile(r"\d+(?:[ \t]\d+){7,}[ \t]*")
 
 
@@ -103,12 +109,21 @@ def notation_of(document: Document) -> str:
     if text[0].isdigit() and MOSTLY_NUMBERS.fullmatch(beginning):
         return NUMBERS
     if beginning.isascii():
-        return ""
+        return "base64" if _is_base64(beginning) else ""
     if ("▁" in beginning or "Ġ" in beginning) and PIECES.search(beginning):
         return "pieces"
     if any(sign in beginning for sign in ("Ã", "Â", "â€", "ï¿½", "Ð", "Ñ")) and MOJIBAKE.search(beginning):
         return "mojibake"
     return DECOMPOSED if len(unicodedata.normalize("NFC", beginning)) < len(beginning) else ""
+
+
+def _is_base64(beginning: str) -> bool:
+    """Whether a text begins with base64 of a text, which letters of proteins or DNA decode to by chance alone."""
+    if " " in beginning[:64] or not (found := BASE64.match(beginning)):
+        return False
+    decoded = base64.b64decode(found[0]).decode(errors="replace")
+    # The last character may be cut.
+    return decoded[:-1].replace("\n", "").replace("\t", "").isprintable() and "\ufffd" not in decoded[:-3]
 
 
 def without_effect(kind: str, normalizer: Any) -> set[str]:

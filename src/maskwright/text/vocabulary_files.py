@@ -248,10 +248,18 @@ def _sentencepiece(folder: str, name: str, config: dict[str, Any]) -> dict[str, 
     if model.charsmap:
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
     steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    crosses = any("▁" in piece[1:] for piece, _ in model.pieces if piece not in model.user_defined)
+    spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": not crosses}
+    added = _added(special | of_user, vocab, mask_takes_space=not is_deberta, ordinary={*of_user.values()})
+    if of_user:  # found after the spaces are written, so that none is put behind them
+        added = [token | {"normalized": token["content"] in of_user} for token in added]
+        alone = "|".join(map(re.escape, of_user))
+        replaced = [({"Regex": rf"\A(?!(?:{alone})?\z)"}, "▁"), ({"String": " "}, "▁")]
+        steps += [{"type": "Replace", "pattern": pattern, "content": text} for pattern, text in replaced]
+        spaces["prepend_scheme"] = "never"
     punctuation = [{"type": "Punctuation", "behavior": "Isolated"}] if config.get("split_by_punct") else []
     return {
-        "added_tokens": _added(special | of_user, vocab, mask_takes_space=not is_deberta, ordinary={*of_user.values()}),
+        "added_tokens": added,
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*punctuation, spaces]},
         "post_processor": _template(*frame, vocab, types=is_deberta),
