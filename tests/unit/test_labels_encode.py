@@ -185,9 +185,11 @@ def asked() -> list[Example]:
     return examples
 
 
-@pytest.mark.parametrize(("max_seq_len", "doc_stride"), [(40, 7), (48, 0), (384, 128)])
-def test_windows_and_answers_are_those_of_run_qa(folder: str, max_seq_len: int, doc_stride: int) -> None:
-    examples = asked()
+@pytest.mark.parametrize(("max_seq_len", "doc_stride", "side"), [(40, 7, "left"), (48, 0, "right"), (384, 128, "left")])
+def test_windows_and_answers_are_those_of_run_qa(
+    folder: str, max_seq_len: int, doc_stride: int, side: str, tmp_path: Path
+) -> None:
+    folder, examples = cut_at(side, folder, tmp_path), asked()
     encoded = encode(examples, folder, Task(kind="question_answering", doc_stride=doc_stride), [], max_seq_len)
     targets = encoded.targets
     assert isinstance(targets, SpanTargets)

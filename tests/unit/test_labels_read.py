@@ -323,7 +323,9 @@ def test_lines_of_fasttext_and_lines_of_text(tmp_path: Path) -> None:
     for path in (tmp_path / "cooking.train", tmp_path / "a.ft.txt.gz"):
         expected = [*zip(texts, [("a", "b-c"), ("a",), ("d",), ()], [1, 3, 4, 5], strict=True)]
         assert [(one.text, one.labels, one.line) for one in read(path, SEVERAL)] == expected
-        unlabelled = read_examples(str(path), reading(path, SEVERAL, labelled=False))
+        how = reading(path, SEVERAL, labelled=False)
+        unlabelled = read_examples(str(path), how)
+        assert f"{path}: 1 blank line left out" in " ".join(how.notes)
         assert [(one.text, one.labels) for one in unlabelled] == [(text, ()) for text in texts]
     path = tmp_path / "a.txt"
     for content, words in (
@@ -588,6 +590,14 @@ def test_answers_elsewhere_are_placed_and_counted(context: str, start: int, said
         ("a.csv", "text,label\nx,1\n  ,0\n", {}, "FILE:3: column 'text' is empty"),
         ("a.csv", "text,label\nx,1\ny,\n", {}, "FILE:3: column 'label' has no label"),
         ("a.csv", "text,label\n", {}, "FILE: holds no examples"),
+        (
+            "a.csv",
+            "id,sentence,text,label\n1,x,y,0\n",
+            {},
+            "FILE:1: has several columns with a usual name for the text",
+        ),
+        ("a.jsonl", '{"text": "x", "label": [0.7, 0.3]}\n', {}, "FILE:1: column 'label' holds shares of labels"),
+        ("a.jsonl", '{"text": "x", "label": {"a": 0.7, "b": 0.3}}\n', {}, "FILE:1: column 'label' holds shares of lab"),
         ("a.xlsx", "x", {}, "FILE: is of a kind that cannot be read"),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "y"}\n', {}, "FILE:2: has no 'label' (keys: text)"),
         ("a.jsonl", '{"text": 5, "label": 1}\n', {}, "FILE:1: column 'text' is int, not text"),

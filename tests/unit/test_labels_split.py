@@ -19,8 +19,8 @@ from maskwright.labels.annotations import cut_otherwise
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.example import Answer, Example, Reading, folded
 from maskwright.labels.files import with_splits
-from maskwright.labels.names import in_order, in_terms_of, odd_labels, tag_scheme
-from maskwright.labels.report import examine
+from maskwright.labels.names import in_order, in_terms_of, odd_labels, tag_scheme, with_known
+from maskwright.labels.report import examine, odd_targets
 from maskwright.labels.split import hold_out, take_fraction
 
 SINGLE, SEVERAL = Task(), Task(kind="multi_label_classification")
@@ -234,7 +234,7 @@ def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
     """Windows of one document, of which another group has one as well: both groups are one part."""
     rows = [f"window {n},{'abcdef'[n // 6 % 6]},doc {n // 6}\n" for n in range(180)]
     rows[13] = "window 0,b,doc 2\n"
-    files = {"train.csv": rows, "test.csv": ["text of a test,a,doc 5\n", "another,b,new\n"]}
+    files = {"train.csv": rows, "test.csv": ["text of a test,a,DOC_5\n", "another,b,new\n"]}
     for name, lines in files.items():
         (tmp_path / name).write_text("text,label,source\n" + "".join(lines))
     data = LabelledData(train=str(tmp_path / "train.csv"), test=str(tmp_path / "test.csv"), group="source")
@@ -245,11 +245,14 @@ def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
         assert ("doc 0" in sides[0]) == ("doc 2" in sides[0])
         assert 18 <= len(found.validation) < 18 + 12, "a tenth, and less than another part"
         assert " of the 30 groups)" in found.report.notes[-1]
-    said = f"test: 1 example of groups of the train split (first: 'doc 5', {tmp_path / 'test.csv'}:2)"
+    said = f"test: 1 example of groups of the train split (the first at {tmp_path / 'test.csv'}:2)"
     assert [line for line in found.report.warnings() if "groups" in line] in (
         [said],
         [said.replace("train", "validation")],
     )
+    (tmp_path / "test.csv").write_text("text,label\ntext of a test,a\n")
+    notes = " ".join(read_dataset(data, SINGLE, 0).report.notes)
+    assert f"{tmp_path / 'test.csv'}: data.group is 'source', but these files give no groups" in notes
     (tmp_path / "a.conll").write_text("a O\nb B-X\n\nc O\n")
     with pytest.raises(InputError, match=r"data.group is 'source', but these files give no groups. Fix: write a table"):
         read_dataset(LabelledData(train=str(tmp_path / "a.conll"), group="source"), TOKENS, 0)
@@ -446,6 +449,8 @@ def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
         (("a", "b", "1", "2.5", "none"), SINGLE, []),
         (("A", "a", "b"), SINGLE, [f"the labels A, a {alike}"]),
         (("0", "1", "1.0"), SINGLE, [f"the labels 1, 1.0 {alike}"]),
+        (("01", "1", "not_a", "not a"), SINGLE, [f"the labels 01, 1 {alike}", f"the labels not_a, not a {alike}"]),
+        (("caf\xe9", "cafe\u0301", "a\u200b", "b"), SINGLE, [rf"the labels caf\xe9, cafe\u0301 {alike}"]),
         (("-1", "1"), SINGLE, []),
         (("+", "-"), SINGLE, []),
         ((".", "``", "X"), TOKENS, []),
@@ -463,3 +468,34 @@ def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
     for labels, said in (("ab", "every training example has all 2 labels"), ("a", "no training example has two")):
         (warning,) = odd_labels(("a", "b"), SEVERAL, [Example("a", n, labels=tuple(labels)) for n in range(3)])
         assert warning.startswith(said)
+
+
+def test_splits_that_hide_their_labels_or_count_otherwise_are_named() -> None:
+    """As GLUE's and shared tasks' test files do, whose one number, tag or no label at all would count as wrong."""
+
+    def valued(*values: float) -> list[Example]:
+        return [Example("a", line, value=float(value)) for line, value in enumerate(values, 1)]
+
+    def labelled(*labels: str) -> list[Example]:
+        return [Example("a", line, labels=labels) for line in range(12)]
+
+    train, some = valued(*range(6), *range(6)), valued(*(n / 10 for n in range(12)))
+    for task, splits, said in (
+        (NUMBERS, {"train": train, "test": valued(*[-1] * 12)}, "test: all 12 examples have the label '-1'. If they"),
+        (NUMBERS, {"train": train, "test": valued(*[-1] * 9)}, ""),
+        (NUMBERS, {"train": train, "test": some}, "test: its numbers are 0 to 1.1, and 0 to 5 in the training split"),
+        (NUMBERS, {"train": train, "test": train}, ""),
+        (NUMBERS, {"train": [*train, *valued(-1, -1, -1)]}, "the number -1 (3 examples, the first at a:1) counts like"),
+        (NUMBERS, {"train": [*train, *valued(999, 999, 999)]}, "the number 999 (3 examples"),
+        (NUMBERS, {"train": [*train, *valued(6, 6, 6)]}, ""),
+        (NUMBERS, {"train": valued(*[-1, 0, 1] * 4)}, ""),
+        (SEVERAL, {"train": [], "test": labelled()}, "test: all 12 examples have no label"),
+        (SEVERAL, {"train": [], "test": [*labelled(), *labelled("a")]}, ""),
+        (TOKENS, {"train": [], "test": labelled("O", "O")}, "test: all 12 examples have the label 'O'"),
+        (TOKENS, {"train": [], "test": labelled("O", "B-X")}, ""),
+        (SINGLE, {"train": labelled("a"), "test": [*labelled("a"), *labelled("b")]}, ""),
+    ):
+        lines = odd_targets(splits, task)
+        assert len(lines) == bool(said) and all(line.startswith(said) for line in lines), (said, lines)
+    with pytest.raises(InputError, match="label 'A', unlike 'a', is in the test split, but no training example has it"):
+        with_known("test", labelled("A"), ("a", "b"), Reading(LabelledData(train="a"), SINGLE))

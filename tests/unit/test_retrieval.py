@@ -146,6 +146,20 @@ def test_a_question_in_other_words_clothes_is_not_held_out_of_training() -> None
         assert (asked[0] in train) is (asked[1] in train) and len(train) + len(held) == 4 and train
 
 
+def test_a_question_that_is_a_passage_does_not_answer_itself(tmp_path: Path) -> None:
+    """By its id and text, as in ArguAna; the same id for other texts, as where both are counted, says nothing."""
+    texts = {"a": ("T", "One thing."), "b": ("", "two"), "c": ("", "three"), "d": ("", "four more")}
+    (tmp_path / "c.jsonl").write_text(lines(*({"_id": k, "title": t, "text": x} for k, (t, x) in texts.items())))
+    asked = {"a": "one  thing", "b": "two", "c": "which?", "d": "four more!"}
+    (tmp_path / "q.jsonl").write_text(lines(*({"_id": key, "text": text} for key, text in asked.items())))
+    (tmp_path / "t.tsv").write_text(judged(("a", "b", 1), ("b", "b", 1), ("c", "a", 1), ("d", "a", 1)))
+    names = {"corpus": "c.jsonl", "queries": "q.jsonl", "train": "t.tsv"}
+    data = RetrievalData(**{key: str(tmp_path / name) for key, name in names.items()}, validation_fraction=0.3)
+    found = read_collection(data, 0)
+    both = [*found.train, *found.validation]
+    assert {query.text: query.own for query in both} == {"one  thing": 0, "two": None, "which?": None, "four more!": 3}
+
+
 def test_metrics_are_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(1)
     scores = generator.standard_normal((9, 130))
@@ -155,9 +169,9 @@ def test_metrics_are_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "AT_ONCE", 4)
     rankings = ranked(9, lambda some: scores[some])
     equal = np.round(scores, 1)  # of which many are equal, at the last place too
-    whole = np.argsort(-equal, axis=1, kind="stable")[:, :100]
+    whole = np.argsort(-equal, axis=1, kind="stable")[:, :101]
     assert np.array_equal(ranked(9, lambda some: equal[some]), whole)
-    assert rankings.shape == (9, 100)
+    assert rankings.shape == (9, 101)
     found = score_rankings(queries, rankings)
     for query in range(9):
         gains = grades[query].clip(0)
@@ -177,6 +191,8 @@ def test_metrics_are_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ranked(1, lambda some: np.array([[1.0, 2.0, 2.0, 1.0]])).tolist() == [[1, 2, 0, 3]]
     assert {values[0] for values in score_rankings(queries[:1], np.full((1, 1), -1)).values()} == {0.0}
     assert ranked(1, lambda some: np.array([[0.0, 0.5, 0.0]]), above=0.0).tolist() == [[1, -1, -1]]
+    one = Query("", {100: 1}, "", own=3)  # found 100th, without itself
+    assert score_rankings([one], np.arange(101)[None])["recall@100"] == [1.0]
 
 
 def plain_bm25(passages: Sequence[str], query: str) -> list[float]:
@@ -235,6 +251,9 @@ def test_no_update_holds_a_right_answer_as_a_wrong_one() -> None:
         Query(f"q{n % 28}", {p: draw.choice([0, 1, 2]) for p in draw.sample(range(60), 5)}, "") for n in range(30)
     ]
     queries = [query for query in queries if query.relevant]
+    for n, query in enumerate(queries):
+        if passages[n] not in {passages[p] for p in query.grades}:
+            queries[n] = replace(query, own=n)
     pairs = sum(len(query.relevant) for query in queries)
     updates = planned(queries, passages, batch={"examples": 8}, schedule={"epochs": 4})
     counts: dict[tuple[int, int], int] = {}
@@ -244,9 +263,9 @@ def test_no_update_holds_a_right_answer_as_a_wrong_one() -> None:
         assert len(set(texts)) == len(texts)
         for row, (question, passage, negative) in enumerate(update.tolist()):
             counts[question, passage] = counts.get((question, passage), 0) + 1
-            right = {passages[p] for p in queries[question].relevant}
+            right = {passages[p] for p in (*queries[question].relevant, queries[question].own) if p is not None}
             wrong = [passages[p] for other, line in enumerate(update.tolist()) for p in line[1:] if other != row]
-            assert passages[passage] in right and not right & {*wrong, passages[negative]}
+            assert queries[question].grades[passage] > 0 and not right & {*wrong, passages[negative]}
     assert set(counts.values()) == {4} and len(counts) == pairs
     assert np.mean([len(update) for update in updates]) > 5
     again = planned(queries, passages, batch={"examples": 8}, schedule={"epochs": 4})

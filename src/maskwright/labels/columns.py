@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from maskwright.config.finetuning import TaskKind
 from maskwright.core.errors import SourceError
-from maskwright.labels.example import Answer, Example, Reading, Unusable
+from maskwright.labels.example import Answer, Example, Reading, Unusable, folded_name
 from maskwright.labels.names import INTEGER
 from maskwright.labels.vectors import STATES, is_one_hot, keys_of, list_in, require_labels
 from maskwright.text.document import Fault
@@ -65,7 +66,7 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
             if missing:
                 raise Unusable(f"has no '{missing[0]}' (keys: {listed([*record])})", "add it")
             for column in roles.group:
-                if not (group := cell_name(record[column])):
+                if not (group := folded_name(cell_name(record[column]))):
                     raise Unusable(f"has no group in column {column!r}", "write one, or delete the record")
                 example = replace(example, group=group)
             yield build(example, record, roles, reading)
@@ -78,22 +79,26 @@ def roles_of(table: Table, reading: Reading) -> Roles:
     text, pair, label = data.text_columns, data.text_pair, data.label_columns if reading.labelled else []
     if not text:
         free = {*table.columns} - {*label}
-        usual = next((names for names in texts if free.issuperset({*names} - {None})), None)
-        if usual is None:
-            raise _no_column("text", "data.text", table)
-        text, pair = [usual[0]], usual[1]
+        fitting = [names for names in texts if free.issuperset({*names} - {None})]
+        if not fitting:
+            raise _no_column("text", "data.text", table, reading)
+        text, pair = [fitting[0][0]], fitting[0][1]
+        if others := {*chain(*fitting)} - {None, *fitting[0]}:
+            what = f"has several columns with a usual name for the text: {fitting[0][0]}, {listed([*others])}"
+            raise SourceError(what, where=table.header, fix="name one as data.text")
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:
         name = next((column for column in labels if column in table.columns and column not in [*text, pair]), None)
         if name is None:
-            raise _no_column("labels", "data.label", table)
+            raise _no_column("labels", "data.label", table, reading)
         label = [name]
         reading.note(f"the label is column '{name}'")
     if kind == "question_answering" and pair is None:
-        raise _no_column("context", "data.text_pair", table)
+        raise _no_column("context", "data.text_pair", table, reading)
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
     class_names = table.class_names.get(label[0], ()) if len(label) == 1 else ()
-    group = [data.group] if data.group is not None and reading.labelled else []
+    needs_group = reading.split == "train" or data.group in table.columns
+    group = [data.group] if data.group is not None and reading.labelled and needs_group else []
     roles = Roles(text, pair, label, key, class_names, table.header, group)
     if roles.class_names and not reading.class_names:
         reading.class_names = tuple(renamed(str(number), roles, reading) for number in range(len(roles.class_names)))
@@ -101,19 +106,22 @@ def roles_of(table: Table, reading: Reading) -> Roles:
     pairs = [] if pair is None else [pair]
     for key_name, columns in zip(("text", "text_pair", "label", "group"), (text, pairs, label, group), strict=True):
         for column in columns:
-            table.require(column, _name_it("another", f"data.{key_name}", table))
+            table.require(column, _name_it("another", f"data.{key_name}", table, reading))
     if not data.has_header and not reading.labelled:  # then a header line raises no error
         names = " and ".join(map(str, [*text, *pairs]))
         reading.note(f"the text is column {names}, and the first line is a text too, since no header line is expected")
     return roles
 
 
-def _no_column(role: str, key_name: str, table: Table) -> SourceError:
+def _no_column(role: str, key_name: str, table: Table, reading: Reading) -> SourceError:
     what = f"has no column with a usual name for the {role} (columns: {listed(table.columns)})"
-    return SourceError(what, where=table.header, fix=_name_it("it", key_name, table))
+    return SourceError(what, where=table.header, fix=_name_it("it", key_name, table, reading))
 
 
-def _name_it(which: str, key_name: str, table: Table) -> str:
+def _name_it(which: str, key_name: str, table: Table, reading: Reading) -> str:
+    if reading.split != "train":
+        unlabelled = "; `maskwright predict` takes texts without labels" * (key_name == "data.label")
+        return f"name it as in the training split{unlabelled}"
     numbers = ", or give its number from 0 if the files have no header line" if table.delimiter else ""
     return f"name {which} as {key_name}{numbers}"
 
@@ -205,6 +213,9 @@ def _class(cell: Any, roles: Roles, reading: Reading) -> str:
     column = roles.label[0]
     labels = list_in(cell) if isinstance(cell, str) else cell
     if isinstance(labels, list | dict):
+        values = labels.values() if isinstance(labels, dict) else labels
+        if any(isinstance(value, float) and not value.is_integer() for value in values):
+            raise Unusable(f"column {column!r} holds shares of labels, which cannot be learned", "write its likeliest")
         is_vector = isinstance(labels, list) and is_one_hot(labels)
         what = "a vector of 0 and 1" if is_vector else "list" if isinstance(cell, str) else type(cell).__name__
         one = "the position of its 1, counted from 0" if is_vector else "one label"

@@ -15,7 +15,15 @@ from maskwright.labels.example import Example, Reading
 from maskwright.labels.files import another_file, split_files
 from maskwright.labels.names import find_labels, odd_labels, tag_scheme, with_known
 from maskwright.labels.read import read_files
-from maskwright.labels.report import LabelFinding, Report, examine, groups_of, label_counts, shared_groups
+from maskwright.labels.report import (
+    LabelFinding,
+    Report,
+    examine,
+    groups_of,
+    label_counts,
+    odd_targets,
+    shared_groups,
+)
 from maskwright.labels.split import hold_out, take_fraction
 
 
@@ -56,6 +64,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
     splits: dict[str, list[Example]] = {}
     labels: tuple[str, ...] = ()
     for split, names in split_files(data, reading).items():
+        reading.split = split
         try:
             examples = read_files(names, getattr(data, split), reading)
             if task.fixed_labels:
@@ -97,7 +106,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         skipped=tuple(reading.skipped),
         notes=tuple(reading.notes),
         unused=tuple(name for name, count in counts["train"].items() if not count),
-        odd=(*odd_labels(labels, task, splits["train"]), *shared_groups(used)),
+        odd=(*odd_labels(labels, task, splits["train"]), *odd_targets(splits, task), *shared_groups(used)),
     )
     of_splits = {split: fingerprint_of(examples) for split, examples in used.items()}
     whole = storage.sha256_of([labels, of_splits])

@@ -105,8 +105,8 @@ def encode(
     question that is too long.
 
     Ids equal the ids of `transformers`: its template, longest-first truncation of pairs at the tokenizer's
-    `truncation_side` (but of questions' contexts), special tokens in a text recognised; words as with
-    `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
+    `truncation_side`, windows of a context counted from its other end, special tokens in a text recognised; words as
+    with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
     """
     tokenizer = open_tokenizer(tokenizer_folder, words=task.kind == "token_classification")
     side = _side_that_is_cut(tokenizer_folder)
@@ -117,7 +117,7 @@ def encode(
         questions = [example.text.lstrip() for example in examples]
         for _, error in _without_room(tokenizer, examples, task.doc_stride, max_seq_len, longest):
             raise error
-        return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride)
+        return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride, side)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first", direction=side)
     rows: list[NDArray[np.int32]] = []
     types: list[NDArray[np.int32]] = []
@@ -261,9 +261,10 @@ def _windows(
     doc_stride: int,
     max_seq_len: int,
     token_type_stride: int,
+    side: str,
 ) -> EncodedRows:
     """Each window begins with the question. An answer that is not wholly inside a window counts as no answer there."""
-    tokenizer.enable_truncation(max_seq_len, stride=doc_stride, strategy="only_second")
+    tokenizer.enable_truncation(max_seq_len, stride=doc_stride, strategy="only_second", direction=side)
     rows, types, of_example, starts, ends, characters = [], [], [], [], [], []
     pairs = [(question, example.text_pair or "") for question, example in zip(questions, examples, strict=True)]
     encodings = chain.from_iterable(map(tokenizer.encode_batch, _batches(pairs)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -12,8 +13,12 @@ from typing import NamedTuple
 
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import SourceError
+from maskwright.core.splits import Split
 from maskwright.text.document import Counted, Fault, place, strict
 from maskwright.text.encodings import Encoding
+
+SEPARATOR = re.compile(r"_|(?<=\w)-(?=\w)")
+WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0+)?")
 
 
 class Answer(NamedTuple):
@@ -77,6 +82,14 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().translate(_left_out()) or text
 
 
+def folded_name(name: str) -> str:
+    """A name of a label or group without case, invisible characters, zeros before or `.0` after a whole number, and the
+    kind of its separators and accents: what spellings of one name share."""
+    visible = "".join(one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
+    words = " ".join(SEPARATOR.sub(" ", visible.casefold()).split())
+    return WHOLE.sub(r"\1\2", words) if WHOLE.fullmatch(words) else words
+
+
 class Unusable(Exception):
     """A record that cannot be used, and the fix. `Reading.fault` decides whether it is an error."""
 
@@ -99,6 +112,8 @@ class Reading:
     task: Task
     labelled: bool = True
     """False for texts to predict: no label is read."""
+    split: Split = "train"
+    """The split that is read: later ones need not give `data.group`."""
     names: tuple[str, ...] = ()
     """Labels in the order of their ids, if they are known from `task.labels` or the model."""
     class_names: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.labels.example import Example, Reading, Unusable
 from maskwright.text.compression import ending, open_text
@@ -34,9 +35,10 @@ def line_examples(name: str, reading: Reading) -> Iterator[Example]:
         fix = f"leave out data.label: labels begin with {PREFIX}"
         raise SourceError("has fastText's lines, not columns", where=name, fix=fix)
     reading.note(f"{name}: one text on each line" + (f", whose labels begin with {PREFIX}" if reading.labelled else ""))
-    translation = reading.task.translation
+    translation, blank = reading.task.translation, 0
     for number, line in numbered_lines(name, reading.encoding):
         if not line.strip():
+            blank += 1
             continue
         example = Example(name, number, text=LABEL.sub("", line).strip())
         labels = tuple(translation.get(label, label) for label in LABEL.findall(line)) if reading.labelled else ()
@@ -47,3 +49,5 @@ def line_examples(name: str, reading: Reading) -> Iterator[Example]:
                 fix = "set task.kind: multi_label_classification" if labels else f"write {PREFIX}NAME before the text"
                 raise Unusable(f"has {len(labels)} labels, not one", fix)
             yield replace(example, labels=labels)
+    if blank and not reading.labelled:
+        reading.note(f"{name}: {several(blank, 'blank line')} left out, so the results are fewer than the lines")

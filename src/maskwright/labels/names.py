@@ -12,13 +12,12 @@ from dataclasses import replace
 from maskwright.config.finetuning import LABELLED, LabelledData, Task
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, SourceError
-from maskwright.labels.example import Example, Reading
+from maskwright.labels.example import Example, Reading, folded_name
 from maskwright.labels.spans import PREFIXES
 
 CLASSES = ("single_label_classification", "token_classification")
 """Kinds of task in which each text or word has exactly one label."""
 INTEGER = re.compile(r"-?[0-9]+")
-WHOLE = re.compile(r"-?[0-9]+\.0")
 MISSING = ("nan", "null", "<na>", "n/a", "na", "unknown", "_")
 """Spellings of a missing value, in small letters."""
 SEPARATORS = (",", ";", "|", "\n", "\t", " / ")
@@ -129,10 +128,10 @@ def _unknown(example: Example, known: set[str]) -> str | None:
     """Names the label of the example that is unknown; None for none."""
     for word, name in enumerate(example.labels, 1):
         if name not in known:
-            missing = ", which means none," if name == "-1" and all(map(str.isdigit, known)) else ""
-            return f"label '{name}'{missing}" + (
-                f" of word {word}, '{example.words[word - 1]}'," if example.words else ""
-            )
+            more = ", which means none," if name == "-1" and all(map(str.isdigit, known)) else ""
+            if like := [label for label in known if folded_name(label) == folded_name(name)]:
+                more = f", unlike '{_apart([name, like[0]])[1]}',"
+            return f"label '{name}'{more}" + (f" of word {word}, '{example.words[word - 1]}'," if example.words else "")
     return None
 
 
@@ -141,10 +140,10 @@ def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = 
     the training split."""
     spellings_of: dict[str, list[str]] = {}
     for name in labels:
-        words = " ".join(name.casefold().split())
-        spellings_of.setdefault(words.removesuffix(".0") if WHOLE.fullmatch(words) else words, []).append(name)
+        spellings_of.setdefault(folded_name(name), []).append(name)
     notes = [
-        f"the labels {shortened(spellings)} count as {len(spellings)} different ones. If they are one, write them alike"
+        f"the labels {shortened(_apart(spellings))} count as {len(spellings)} different ones. "
+        "If they are one, write them alike"
         for spellings in spellings_of.values()
         if len(spellings) > 1
     ]
@@ -160,6 +159,12 @@ def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = 
     if task.kind == "multi_label_classification":
         notes += _odd_lists(labels, task, examples)
     return notes
+
+
+def _apart(names: Sequence[str]) -> list[str]:
+    """Spellings of one name, by their code points if a reader would see no difference."""
+    seen = {"".join(one for one in unicodedata.normalize("NFC", name) if one.isprintable()) for name in names}
+    return [*names] if len(seen) == len(names) else [ascii(name)[1:-1] for name in names]
 
 
 def _says_nothing(name: str, labels: Sequence[str], task: Task) -> bool:

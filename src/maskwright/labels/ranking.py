@@ -12,7 +12,7 @@ from maskwright.config.retrieval import RetrievalMetric
 from maskwright.labels.retrieval import Query
 
 DEEPEST = 100
-"""Positions of a ranking that a metric reads."""
+"""Positions of a ranking that a metric reads. One more is ranked, since a question's own passage is left out."""
 AT_ONCE = 64
 """Questions whose scores for all passages are held at a time."""
 Rankings = NDArray[np.int64]
@@ -20,7 +20,7 @@ Rankings = NDArray[np.int64]
 
 
 def ranked(queries: int, scores: Callable[[slice], NDArray[Any]], above: float = -np.inf) -> Rankings:
-    """The `DEEPEST` best passages of each question. `scores`: of some questions for all passages, [questions,
+    """The `DEEPEST` + 1 best passages of each question. `scores`: of some questions for all passages, [questions,
     passages]; `AT_ONCE` questions are held at a time. Of equal scores, the earlier passage comes first. A passage
     whose score is not `above` was not found: its place holds -1."""
     some = (slice(start, start + AT_ONCE) for start in range(0, queries, AT_ONCE))
@@ -30,10 +30,11 @@ def ranked(queries: int, scores: Callable[[slice], NDArray[Any]], above: float =
 def _best(scores_P: NDArray[Any], above: float) -> NDArray[np.int64]:
     """The best passages of one question. Only those that may be among them are sorted."""
     candidates = np.arange(len(scores_P))
-    if len(scores_P) > DEEPEST:
-        least = np.partition(scores_P, -DEEPEST)[-DEEPEST]
+    most = DEEPEST + 1
+    if len(scores_P) > most:
+        least = np.partition(scores_P, -most)[-most]
         better = np.flatnonzero(scores_P > least)
-        candidates = np.concatenate([better, np.flatnonzero(scores_P == least)[: DEEPEST - len(better)]])
+        candidates = np.concatenate([better, np.flatnonzero(scores_P == least)[: most - len(better)]])
     order = candidates[np.argsort(-scores_P[candidates], kind="stable")]
     return np.where(scores_P[order] > above, order, -1)
 
@@ -49,6 +50,7 @@ def score_rankings(queries: Sequence[Query], rankings: Rankings) -> dict[Retriev
     discounts = 1.0 / np.log2(np.arange(2, 12))
     for query, ranking in zip(queries, rankings.tolist(), strict=True):
         relevant = query.relevant
+        ranking = [passage for passage in ranking if passage != query.own][:DEEPEST]
         gains = np.array([relevant.get(passage, 0) for passage in ranking], np.float64)
         ideal = np.array(sorted(relevant.values(), reverse=True)[:10], np.float64)
         scores["ndcg@10"].append(float(gains[:10] @ discounts[: len(gains[:10])] / (ideal @ discounts[: len(ideal)])))

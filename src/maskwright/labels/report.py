@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+import numpy as np
+
 from maskwright.config.finetuning import Task
 from maskwright.core.console import several
 from maskwright.labels.example import Example, Skipped
 from maskwright.labels.names import shortened
 from maskwright.text.dedup import text_key
 
+LEAST_EXAMPLES = 10
+"""Examples of a split from which one answer to all of them is odd."""
 PLACES = 3
 """Places named for each finding."""
 
@@ -106,8 +110,50 @@ def shared_groups(splits: Mapping[str, Sequence[Example]]) -> list[str]:
     for earlier, later in combinations(splits, 2):
         known = groups_of(splits[earlier])
         if shared := [example for example in splits[later] if example.group in known]:
-            number, first = several(len(shared), "example"), shared[0]
-            lines.append(f"{later}: {number} of groups of the {earlier} split (first: '{first.group}', {first.where})")
+            number = several(len(shared), "example")
+            lines.append(f"{later}: {number} of groups of the {earlier} split (the first at {shared[0].where})")
+    return lines
+
+
+def odd_targets(splits: Mapping[str, Sequence[Example]], task: Task) -> list[str]:
+    """Sentences on files that likely hide their labels, by one answer to everything, and on numbers that likely mark a
+    missing one, or are on another scale than the training split's."""
+    lines = []
+    for split, examples in splits.items():
+        if len(examples) < LEAST_EXAMPLES or split == "train":
+            continue
+        if task.kind == "token_classification":
+            answers = {tag for example in examples for tag in example.labels}
+        else:
+            answers = {label_text(example, task) for example in examples}
+        if len(answers) == 1:
+            what = f"the label '{shortened([*answers])}'" if answers != {""} else "no label"
+            hidden = f"If they are hidden, its scores say nothing: leave it out with data.{split}: null"
+            lines.append(f"{split}: all {len(examples):,} examples have {what}. {hidden}")
+        elif task.kind == "regression" and (train := splits.get("train")):
+            ours, theirs = (np.array([example.value for example in side]) for side in (examples, train))
+            far = abs(ours.mean() - theirs.mean()) > 3 * theirs.std()
+            if far or not 1 / 4 < ours.std() / theirs.std() < 4:
+                scales = [f"{values.min():g} to {values.max():g}" for values in (ours, theirs)]
+                lines.append(f"{split}: its numbers are {scales[0]}, and {scales[1]} in the training split: one scale?")
+    if task.kind == "regression":
+        lines += _odd_numbers(splits["train"])
+    return lines
+
+
+def _odd_numbers(examples: Sequence[Example]) -> list[str]:
+    """Sentences on a number that several examples have, below or above all others: far from them, or -1 below others
+    from 0 on that are not 0 and 1 alone."""
+    values, lines = np.array([example.value for example in examples]), []
+    for odd in (values.min(), values.max()):
+        rest = values[values != odd]
+        if len(rest) == 0 or (count := len(values) - len(rest)) < 3:
+            continue
+        is_far = min(abs(rest - odd)) > 2 * np.ptp(rest) > 0
+        if is_far or (odd == -1 and rest.min() >= 0 and not {*rest} <= {0.0, 1.0}):
+            first = examples[int((values == odd).argmax())].where
+            said = f"the number {odd:g} ({several(count, 'example')}, the first at {first}) counts like others"
+            lines.append(f"{said}. If it marks a missing one, delete its records")
     return lines
 
 

@@ -14,7 +14,7 @@ from maskwright.config.retrieval import RetrievalData
 from maskwright.core import storage
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, SourceError
-from maskwright.labels.example import Example
+from maskwright.labels.example import Example, folded
 from maskwright.labels.split import hold_out
 from maskwright.text.compression import ending, unreadable
 from maskwright.text.document import place, strict
@@ -30,6 +30,8 @@ class Query:
     """Index of a judged passage -> its score; 0 if it does not answer."""
     where: str
     """File and line of its text."""
+    own: int | None = None
+    """Index of the unjudged passage with its `_id` that holds its text, as in ArguAna, which is no answer to itself."""
 
     @property
     def relevant(self) -> dict[int, int]:
@@ -68,12 +70,11 @@ def read_collection(data: RetrievalData, seed: int) -> Collection:
     question or passage, a question without a passage that answers it, and a question in two splits."""
     passages = {record["_id"]: _passage(record) for _, record in _records(data.corpus)}
     texts = {record["_id"]: (_question(record, where), where) for where, record in _records(data.queries)}
-    numbers = {key: number for number, key in enumerate(passages)}
     files = {"train": data.train, "validation": data.validation, "test": data.test}
     splits: dict[str, list[Query]] = {}
     owners: dict[str, str] = {}
     for split, file in files.items():
-        splits[split] = [] if file is None else _read_split(split, file, texts, numbers, owners)
+        splits[split] = [] if file is None else _read_split(split, file, texts, passages, owners)
     if data.validation is None:
         splits["train"], splits["validation"] = _hold_out(splits["train"], seed, data.validation_fraction)
     return Collection([*passages.values()], **splits, fingerprint=_fingerprint([*passages.values()], splits))
@@ -120,11 +121,12 @@ def _text(record: dict[Any, Any], key: str, where: str) -> str:
 
 
 def _read_split(
-    split: str, file: str, texts: dict[str, tuple[str, str]], numbers: dict[str, int], owners: dict[str, str]
+    split: str, file: str, texts: dict[str, tuple[str, str]], passages: dict[str, str], owners: dict[str, str]
 ) -> list[Query]:
     """The questions of one file of judgements, in its order. `owners`: text of a question -> the split that has it."""
     grades: dict[str, dict[int, int]] = {}
     first: dict[str, str] = {}
+    numbers = {key: number for number, key in enumerate(passages)}
     for where, query, passage, grade in _judgements(file):
         if query not in texts:
             raise SourceError(f"there is no question {query!r:.60}", where=where, fix="delete the line")
@@ -138,7 +140,11 @@ def _read_split(
         first.setdefault(query, where)
     if not grades:
         raise SourceError("holds no judgements", where=file, fix="check the file")
-    queries = [Query(texts[key][0], of_query, texts[key][1]) for key, of_query in grades.items()]
+    queries = []
+    for key, of_query in grades.items():
+        text, where = texts[key]
+        repeats = numbers.get(key) not in of_query and folded(text) in folded(passages.get(key, ""))
+        queries.append(Query(text, of_query, where, numbers[key] if repeats else None))
     for judged, where in zip(queries, first.values(), strict=True):
         if not judged.relevant:
             what = "no passage answers this question, since all its scores are 0"
@@ -191,5 +197,6 @@ def _fingerprint(passages: Sequence[str], splits: dict[str, list[Query]]) -> str
     for split, queries in splits.items():
         digest.update(f"{split} {len(queries)}".encode())
         for query in queries:
-            digest.update(repr((query.text, [*query.grades.items()])).encode())
+            own = () if query.own is None else (query.own,)
+            digest.update(repr((query.text, [*query.grades.items()], *own)).encode())
     return digest.hexdigest()

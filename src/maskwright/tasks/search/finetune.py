@@ -66,6 +66,9 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
     steps, mean = len(updates), sum(map(len, updates)) / len(updates)
     line = f"{len(collection.passages):,} passages, {len(collection.train):,} questions to learn from with "
     line += f"{several(collection.pairs, 'pair')}: {several(steps, 'step')} of {mean:.1f} pairs on average"
+    queries = (*collection.train, *collection.validation, *collection.test)
+    if own := sum(query.own is not None for query in queries):
+        line += f"; the passages of {several(own, 'question')} with their _id and text are left out of their rankings"
     _device()
     warnings: list[str] = []
     if repeated := collection.with_repeated_answers():

@@ -55,7 +55,8 @@ class _Pairs:
         self._collection, self._seed = collection, seed
         first: dict[str, int] = {}
         self._first = [first.setdefault(text, number) for number, text in enumerate(collection.passages)]
-        self._answers = [{self._first[passage] for passage in query.relevant} for query in collection.train]
+        no_wrong = [[*query.relevant, *([] if query.own is None else [query.own])] for query in collection.train]
+        self._answers = [{self._first[passage] for passage in passages} for passages in no_wrong]
         self._wrong = [[passage for passage, grade in query.grades.items() if grade <= 0] for query in collection.train]
         self._has_wrong = any(self._wrong)
         self._all = [(number, passage) for number, query in enumerate(collection.train) for passage in query.relevant]
