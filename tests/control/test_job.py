@@ -18,6 +18,7 @@ from private_network import wait_until
 
 from maskwright.config.pretraining import build_config
 from maskwright.core.errors import EndedAsAsked, InputError, JobError, MaskwrightError, StoppedEarly
+from maskwright.engines.processes import launch_variables
 from maskwright.launch import attempts as attempts_module
 from maskwright.launch import tpu_vm as slice_module
 from maskwright.launch.checks import sized
@@ -26,8 +27,8 @@ from maskwright.launch.hosts.script import INSTALL, first_command, script_for
 from maskwright.launch.hosts.supervisor import ShellAttempt
 from maskwright.launch.outcome import End, JobOutcome, judge, report
 from maskwright.launch.schedulers.slurm import Slurm
-from maskwright.launch.target import Training, require_clean
-from maskwright.launch.topology import WorkerGroup
+from maskwright.launch.target import LaunchOptions, Training, require_clean
+from maskwright.launch.topology import WorkerGroup, choose
 from maskwright.training.stop import StopRequest
 
 COMMAND = Training("a.yaml", "runs/a")
@@ -99,13 +100,23 @@ def test_first_end_that_is_no_consequence_decides(ends: list[End], code: int, re
     assert (verdict.cause.host if verdict.cause else None) == cause
 
 
-def test_processes_of_all_machines_have_ranks_of_their_own() -> None:
+def test_processes_of_all_machines_have_ranks_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     groups = [WorkerGroup(3, nodes=2, node_rank=node, rendezvous="[fd00::1]:29500") for node in (0, 1)]
     found = [group.variables(number, 1) for group in groups for number in range(3)]
     assert [(one["RANK"], one["LOCAL_RANK"]) for one in found] == [(str(n), str(n % 3)) for n in range(6)]
     assert {(one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"]) for one in found} == {("6", "3")}
     assert {(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found} == {("[fd00::1]", "29500")}
     assert {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7"}.items() <= WorkerGroup(1).variables(0, 7).items()
+    values = {"data": {"store": "s"}, "schedule": {"steps": 1}, "engine": {"device": "cpu"}}
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")  # a plain command under srun
+    assert choose(build_config(values, "test"), LaunchOptions()) is None
+    assert "srun starts this command 2 times, and each trains a run of its own" in capfd.readouterr().err
+    for name, value in found[0].items():
+        monkeypatch.setenv(name, value)
+    launch = launch_variables()
+    assert launch and (launch.address, launch.port) == ("fd00::1", 29500)  # without brackets, as sockets take it
 
 
 TOLD = [End(0, 75, told=True), End(1, 0, told=True)]

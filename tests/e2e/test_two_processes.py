@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -197,6 +198,12 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     assert list((hosts.folder / "host1").iterdir()) == []
     if hosts.kind == "jax":
         return
+
+    # The hosts have changed places, and the run is on the disk of the other one.
+    shutil.move(hosts.folder / "host0" / "bothered", hosts.folder / "host1" / "moved")
+    ended = hosts.start("moved")
+    assert codes(ended) == [2, 2] and "has step 12 of the run here, and rank 0's host has none" in ended[0].last, ended
+    shutil.move(hosts.folder / "host1" / "moved", hosts.folder / "host0" / "bothered")
 
     # Rank 0 refuses after all have started: the other ends with it.
     ended = hosts.start("bothered", ("--set", "optimizer.learning_rate=0.1"))

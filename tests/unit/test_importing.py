@@ -205,7 +205,8 @@ TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
     *(
         ("run_mlm", f"{launcher} run_mlm.py --train_file a.txt", {}, ("--devices: left out", "several times"))
         for launcher in (
-            "srun -n 4 python", "deepspeed", "torchrun --nproc_per_node 2 --nnodes $N", "CUDA_VISIBLE_DEVICES=0,1"
+            "srun -n 4 python", "deepspeed", "torchrun --nproc_per_node 2 --nnodes $N",
+            "CUDA_VISIBLE_DEVICES=0,1 accelerate launch",
         )
     ),
     *((script, f"{start} --train_file a.txt", {}, (said,)) for script, start, said in (
@@ -214,6 +215,9 @@ TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
         ("run_mlm", "python run_mlm_no_trainer.py", "1 accumulated x 1 device)"),
         ("run_mlm", "CUDA_VISIBLE_DEVICES=3 python run_mlm.py", "1 device, by CUDA_VISIBLE_DEVICES"),
         ("run_mlm", "export CUDA_VISIBLE_DEVICES=3; python run_mlm.py", "1 device, by CUDA_VISIBLE_DEVICES"),
+        ("run_mlm", "export CUDA_VISIBLE_DEVICES=0,3; python run_mlm.py", "2 devices, by CUDA_VISIBLE_DEVICES"),
+        ("run_mlm", "CUDA_VISIBLE_DEVICES=0,3 python run_mlm.py --no_cuda --fp16", "dtype: fp32 (fp16 is for GPUs"),
+        ("run_mlm", "CUDA_VISIBLE_DEVICES=0,3 python run_mlm_no_trainer.py", "1 accumulated x 1 device, by CUDA"),
     )),
     ("run_glue", "python $XLA run_classification.py --train_file a.csv", {}, ("$XLA may start it several times",)),
     # What each flag becomes, and what is said where nothing is the same.
@@ -345,6 +349,16 @@ TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
      "--epochs 2 --train_batch_size 32 --gradient_accumulation_steps 4 --fp16",
      {"batch.micro_batch_rows": 8, "batch.virtual_workers": 4, "engine.dtype": "fp16", "engine.kind": None,
       "optimizer.beta2": 0.999}, ("--is_next: left out",)),
+    ("tpu_pretrain", "export CUDA_VISIBLE_DEVICES=0,1; finetune_on_pregenerated.py --train_batch_size 32",
+     {"batch.micro_batch_rows": 16, "batch.virtual_workers": 2}, ()),
+    # One script that generates the epochs, and trains on them: or on others.
+    *(("tpu_pretrain", f"O=made/; pregenerate_training_data.py --train_corpus t --output_dir $O --max_seq_len 99; "
+       f"python finetune_on_pregenerated.py --pregenerated_data {folder} --epochs 4 --fp16 --no_cuda",
+       {"data.store": folder, "data.format": format_, "data.seq_len": length, "schedule.epochs": 4.0,
+        "engine.device": "cpu", "engine.dtype": "fp32"}, said) for folder, format_, length, said in (
+        ("made", None, 99, ("data prepare t --tokenizer hf://FacebookAI/roberta-base --to made/ --layout sentences",)),
+        ("other", "pregenerated", 512, ("writes made/, and the training reads other: import each",)),
+    )),
 ]  # fmt: skip
 """A script, a command, some of the values that it becomes (None: there is no such key), and words of the table of its
 flags or of the commands to type."""
@@ -438,6 +452,10 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         ("fairseq", "fairseq-train d --lr 0", "is not above 0"),
         ("run_mlm", "run_mlm.py --seed 1e400", "is not a number"),
         ("run_mlm", "run_mlm.py --config_overrides max_position_embeddings=abc", "is not a number"),
+        ("tpu_pretrain", "pretrain.py --train_batchsize 4", "is unknown, and close to --train_batch_size. Fix: write"),
+        ("run_mlm", "run_mlm.py --per_device_train_batch 4", "close to --per_device_train_batch_size"),
+        ("run_mlm", "run_mlm.py --warmup_rato 0.1", "close to --warmup_ratio"),
+        ("fairseq", "fairseq-train d --max-upadte 4", "--max-upadte: is unknown, and close to --max-update. Fix"),
         ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or finetune_on_pregenerated.py or pregenerate_train"),
     ],
 )

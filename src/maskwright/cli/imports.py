@@ -46,7 +46,7 @@ def import_(
     if unknown := [row.flag for row in taken.rows if row.fate == "unknown"]:
         warn(f"{', '.join(unknown)}: unsupported, so left out")
     for row in taken.rows:
-        if row.flag in ("--devices", taken.typed.script):
+        if row.flag == "--devices" or (row.fate == "left out" and not row.flag.startswith("-")):
             warn(row.became)
     config = out or "run.yaml"
     if out is not None:

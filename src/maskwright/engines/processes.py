@@ -99,7 +99,7 @@ def launch_variables() -> Launch | None:
     if not 0 <= local_rank < local_world_size <= world_size:
         what = f"LOCAL_RANK {local_rank} is not one of {local_world_size} of {world_size} processes"
         raise ConfigError(what, where="LOCAL_RANK", fix="leave LOCAL_RANK and LOCAL_WORLD_SIZE to the launcher")
-    address = os.environ.get("MASTER_ADDR", "localhost")
+    address = os.environ.get("MASTER_ADDR", "localhost").strip("[]")  # as in [fd00::1]:29400
     return Launch(address, numbers["MASTER_PORT"], world_size, rank, local_world_size, local_rank)
 
 

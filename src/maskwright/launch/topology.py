@@ -61,6 +61,8 @@ def choose(
         return None
     if "LOCAL_RANK" in os.environ:  # the process of a TPU host
         return None
+    if nodes == 1 and (tasks := os.environ.get("SLURM_STEP_NUM_TASKS", "1")) != "1":
+        warn(f"srun starts this command {tasks} times, and each trains a run of its own: for one run, see submit slurm")
     V, engine = config.batch.virtual_workers, config.engine
     gpus = hardware.cuda_devices() if gpus is None else gpus
     on_gpus = engine.kind == "torch" and engine.device != "cpu" and gpus > 0

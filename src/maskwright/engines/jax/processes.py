@@ -164,8 +164,9 @@ def _find_hosts(launch: Launch | None) -> None:
         return
     options: dict[str, Any] = {}
     if launch:
+        host = f"[{launch.address}]" if ":" in launch.address else launch.address
         options = {
-            "coordinator_address": f"{launch.address}:{launch.port}",
+            "coordinator_address": f"{host}:{launch.port}",
             "num_processes": launch.world_size,
             "process_id": launch.rank,
             "cluster_detection_method": "deactivate",

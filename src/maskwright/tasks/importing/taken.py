@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -11,17 +11,19 @@ import yaml
 
 from maskwright.config import finetuning, pretraining
 from maskwright.config.foreign_names import FINETUNING, FOREIGN, NOT_NEEDED
-from maskwright.config.settings import Guide, keys_in, nested
+from maskwright.config.settings import Guide, is_misspelt, keys_in, nested
 from maskwright.core.console import FALSE, one_line, printable, several, typed
 from maskwright.core.errors import InputError
 from maskwright.machine import tpus
 from maskwright.tasks.importing.shell import as_written
-from maskwright.tasks.importing.typed import Typed
+from maskwright.tasks.importing.typed import GPUS, Typed
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]
 """default: the flag was not given, and the script's own default is used. not needed: the result is the same without the
 flag."""
 Verb = Literal["pretrain", "finetune"]
+ON_CPU = ("use_cpu", "no_cuda", "cpu")
+"""Flags of training on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Taken:
 
     def __post_init__(self) -> None:
         self.unnamed = set(self.typed.flags)
+        if self.typed.counted_by == GPUS and any(map(self.has, ON_CPU)):
+            self.typed.devices = 1
 
     # ---- the command's flags ---------------------------------------------------------------------------------
 
@@ -151,10 +155,14 @@ class Taken:
         self.note(name, "set evaluation.patience and evaluation.every_steps")
 
     def precision(self) -> None:
-        """Takes over --bf16 and --fp16."""
-        on_cpu = "for GPUs: on a CPU set engine.dtype: auto, which takes bf16 or fp32"
-        for name, note in (("bf16", ""), ("fp16", on_cpu)):
-            if self.has(name):
+        """Takes over --bf16 and --fp16, and the flags of training on the CPU."""
+        on_cpu = [name for name in ON_CPU if self.has(name)]
+        self.switch({name: {"engine.device": "cpu"} for name in on_cpu})
+        elsewhere = "for GPUs: on a CPU set engine.dtype: auto, which takes bf16 or fp32"
+        for name, note in (("bf16", ""), ("fp16", elsewhere)):
+            if self.has(name) and name == "fp16" and on_cpu:
+                self.set(name, {"engine.dtype": "fp32"}, f"fp16 is for GPUs, and --{on_cpu[0]} trains on the CPU")
+            elif self.has(name):
                 self.set(name, {"engine.dtype": name}, note)
 
     def switch(self, flags: Mapping[str, Mapping[str, Any]]) -> None:
@@ -178,7 +186,9 @@ class Taken:
             for names, became in said.items():
                 self.note(names, became, fate)
         known = FOREIGN if self.verb == "pretrain" else FINETUNING
-        for name in [name for name in self.typed.flags if name in self.unnamed]:
+        unknown = [name for name in self.typed.flags if name in self.unnamed]
+        self._require_no_typo([name for name in unknown if name not in known], [*" ".join(mapped).split(), *known])
+        for name in unknown:
             became = known.get(name, "")
             became = f"set {' and '.join(keys)}" if (keys := keys_in(became)) else became
             self.row(name, "left out" if became else "unknown", became or "unsupported")
@@ -191,6 +201,19 @@ class Taken:
             what = f"the script starts it {several(self.typed.others, 'more time')}: import each of those commands "
             what += "separately, in single quotes"
             self.rows.append(FlagFate(self.typed.script, "", "left out", what))
+
+    def _require_no_typo(self, unknown: Iterable[str], known: Iterable[str]) -> None:
+        """Raises `InputError` for a flag that is one of the script's with a typo, or the beginning of one alone: its
+        value would be lost, and the script's default used."""
+        has = {*known, *self.typed.switches, *(row.flag.lstrip("-").replace("-", "_") for row in self.rows)}
+        for name in [name for name in unknown if name not in has]:
+            begun = [each for each in has if each.startswith(name)]
+            near = [each for each in sorted(has) if is_misspelt(name, each)] or begun[: len(begun) == 1]
+            if near:
+                where = self.typed.spelling.get(name, f"--{name}")
+                right = near[0].replace("_", "-") if "-" in where.lstrip("-") else near[0]
+                fix = f"write --{right}, or leave {where} out if it is a flag of your own script"
+                raise InputError(f"is unknown, and close to --{right}", where=where, fix=fix)
 
     # ---- output ----------------------------------------------------------------------------------------------
 

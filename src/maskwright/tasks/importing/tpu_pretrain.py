@@ -11,8 +11,8 @@ from maskwright.core import hub
 from maskwright.core.console import several
 from maskwright.core.console import typed as typed_command
 from maskwright.data.foreign.pregenerated import read_metrics
-from maskwright.tasks.importing.taken import Taken
-from maskwright.tasks.importing.typed import ScriptSignature, Typed
+from maskwright.tasks.importing.taken import FlagFate, Taken
+from maskwright.tasks.importing.typed import GPUS, ScriptSignature, Typed
 
 FOR_GPUS, WRITER = "finetune_on_pregenerated.py", "pregenerate_training_data.py"
 SCRIPT = ScriptSignature(
@@ -23,6 +23,7 @@ SCRIPT = ScriptSignature(
         | {"do_whole_word_mask", "do_next_sent_prediction"}
     ),
     several_values=frozenset({"betas"}),
+    writer=WRITER,
 )
 NUM_CORES = 8
 """Cores of the v2-8 and v3-8 that the script was written for."""
@@ -32,10 +33,14 @@ def tpu_pretrain(typed: Typed) -> Taken:
     taken, script = Taken(typed), os.path.basename(typed.script)
     taken.set("bert_model", {"model.init_from": hub.as_location(taken.text("bert_model") or "roberta-base")})
     if script == WRITER:
+        taken.set("epochs_to_generate", {"schedule.epochs": taken.number("epochs_to_generate", 3.0)})
+        taken.set("learning_rate", {"optimizer.learning_rate": 3e-5}, "of pretrain.py")
         return _of_text(taken)
     taken.run_in("output_dir")
     folder = taken.text("pregenerated_data") or "training_data"
-    taken.set("pregenerated_data", {"data.store": folder, "data.format": "pregenerated"})
+    is_written = _written_before(taken, folder)
+    kind = {} if is_written else {"data.format": "pregenerated"}
+    taken.set("pregenerated_data", {"data.store": folder} | kind)
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.take({"learning_rate": 3e-5, "adam_epsilon": 1e-8, "epochs": 3.0, "seed": 42})
     for_gpus = script == FOR_GPUS
@@ -47,8 +52,8 @@ def tpu_pretrain(typed: Typed) -> Taken:
     (_of_gpus if for_gpus else _of_cores)(taken)
     taken.values["engine.dtype"] = "fp32"
     taken.precision()
-    taken.switch({"no_cuda": {"engine.device": "cpu"}})
-    _of_folder(taken, folder)
+    if not is_written:
+        _of_folder(taken, folder)
     taken.close(
         not_needed={
             "tpu_ip": "a TPU's hosts find their own chips",
@@ -68,25 +73,44 @@ def _of_folder(taken: Taken, folder: str) -> None:
     taken.set("do_whole_word_mask", {"masking.kind": "token"}, unsaid)
 
 
+def _written_before(taken: Taken, folder: str) -> bool:
+    """Takes over the command before it that writes the folder, if there is one."""
+    if taken.typed.written_by is None:
+        return False
+    writer = _of_text(Taken(taken.typed.written_by))
+    store = writer.values["data.store"]
+    if os.path.normpath(store) != os.path.normpath(folder):
+        what = f"writes {store}, and the training reads {folder}: import each in single quotes"
+        taken.rows.append(FlagFate(writer.typed.script, "", "left out", what))
+        return False
+    taken.values |= writer.values
+    taken.rows += writer.rows
+    taken.before += writer.before
+    return True
+
+
 def _of_text(taken: Taken) -> Taken:
     """Takes over the script that writes the epochs: `data prepare` reads its text, and `pretrain` draws the masks."""
     text, store = taken.text("train_corpus") or "corpus.txt", taken.text("output_dir") or "training_data"
-    words = ["--tokenizer", taken.values["model.init_from"], "--to", store, "--layout", "sentences"]
+    tokenizer = hub.as_location(taken.text("bert_model") or "roberta-base")
+    words = ["--tokenizer", tokenizer, "--to", store, "--layout", "sentences"]
     taken.before.append(typed_command(["data", "prepare", text, *words]))
     taken.note("train_corpus", "data prepare reads it once; pretrain masks it again in each epoch", "mapped")
     taken.set("output_dir", {"data.store": store})
     taken.set("max_seq_len", {"data.seq_len": taken.whole("max_seq_len", 128)})
     taken.set("masked_lm_prob", {"masking.rate": taken.number("masked_lm_prob", 0.15)})
     taken.set("do_whole_word_mask", {"masking.kind": "whole_word" if taken.has("do_whole_word_mask") else "token"})
-    taken.set("epochs_to_generate", {"schedule.epochs": taken.number("epochs_to_generate", 3.0)})
-    taken.set("learning_rate", {"optimizer.learning_rate": 3e-5}, "of pretrain.py")
     taken.close(
+        mapped={"bert_model": f"data prepare --tokenizer {tokenizer}"},
         left_out={
             "short_seq_prob": "documents share rows of data.seq_len",
             "max_predictions_per_seq": "masking.rate decides",
             "do_next_sent_prediction": "next-sentence prediction is unsupported; only masked tokens are predicted",
         },
-        not_needed={"num_workers": "data prepare uses all cores; --workers sets their number"},
+        not_needed={
+            "epochs_to_generate": "pretrain masks the text again in each epoch",
+            "num_workers": "data prepare uses all cores; --workers sets their number",
+        },
     )
     return taken
 
@@ -115,7 +139,7 @@ def _of_gpus(taken: Taken) -> None:
     part if a launcher starts several."""
     steps, processes = max(1, taken.whole("gradient_accumulation_steps", 1)), taken.typed.devices
     rows = max(1, taken.whole("train_batch_size", 32) // steps)
-    if taken.typed.counted_by == "--devices" and not taken.typed.launcher and rows % processes == 0:
+    if taken.typed.counted_by in ("--devices", GPUS) and not taken.typed.launcher and rows % processes == 0:
         rows //= processes
     values = {"batch.micro_batch_rows": rows, "batch.virtual_workers": steps * processes}
     taken.set("train_batch_size", values, f"{steps} accumulated x {taken.count}")

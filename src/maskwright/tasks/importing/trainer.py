@@ -13,8 +13,8 @@ from maskwright.core import hub
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json
-from maskwright.tasks.importing.taken import Taken, number_of, shown
-from maskwright.tasks.importing.typed import ALONE, SECRET
+from maskwright.tasks.importing.taken import ON_CPU, Taken, number_of, shown
+from maskwright.tasks.importing.typed import ALONE, GPUS, SECRET
 
 ALIASES = {
     "max_train_steps": "max_steps",
@@ -111,8 +111,6 @@ def training(taken: Taken) -> None:
     taken.precision()
     taken.switch(
         {
-            "use_cpu": {"engine.device": "cpu"},
-            "no_cuda": {"engine.device": "cpu"},
             "torch_compile": {"engine.compile": "on"},
             "gradient_checkpointing": {"engine.activation_checkpointing": "on"},
         }
@@ -232,8 +230,10 @@ def begin(taken: Taken) -> None:
     taken.rename(ALIASES)
     if cores := taken.whole("tpu_num_cores", 0):
         taken.typed.devices, taken.typed.counted_by = cores, "--tpu_num_cores"
-    one = "no_trainer" in taken.typed.script or taken.has("use_cpu") or taken.has("no_cuda")
+    one = "no_trainer" in taken.typed.script or any(map(taken.has, ON_CPU))
     if cores or "xla_spawn.py" in taken.typed.original:
         taken.set("tpu_num_cores", {"engine.kind": "jax"}, "for TPUs")
+    elif one and taken.typed.counted_by == GPUS:
+        taken.typed.devices = 1
     elif not (one or taken.typed.launcher):
         taken.typed.counted_by = taken.typed.counted_by or ALONE  # the Trainer multiplies the batch by their number

@@ -31,7 +31,7 @@ TOTAL = "num_processes"
 """accelerate counts the processes of all machines, the others those on one machine."""
 _PLAIN_STARTERS = ("python", "python3", "env", "nohup", "time", "sudo", "exec", "xla_spawn.py")
 """Words that start a script once, or whose options give the number."""
-XLA_DIST, GPUS = "xla_dist", "CUDA_VISIBLE_DEVICES"
+XLA_DIST, GPUS, GPU = "xla_dist", "CUDA_VISIBLE_DEVICES", re.compile(r"\d+|(GPU|MIG)-[\w/-]+", re.ASCII)
 ALONE = "this command alone (it takes all GPUs: give --devices)"
 
 
@@ -65,6 +65,8 @@ class ScriptSignature:
     """Flags whose value, if they have one, is true or false."""
     several_values: frozenset[str] | None = None
     """Flags with more than one word; None: any flag may have several."""
+    writer: str = ""
+    """The one of `names` that writes the data of the others."""
 
 
 @dataclass
@@ -75,6 +77,7 @@ class Typed:
     """Values by the flag's name, without dashes at its beginning and with `_` for those inside; [] for a bare flag."""
     words: list[str] = field(default_factory=list)
     """Words that belong to no flag."""
+    switches: frozenset[str] = frozenset()
     spelling: dict[str, str] = field(default_factory=dict)
     """Each flag as it was typed."""
     original: str = ""
@@ -91,6 +94,8 @@ class Typed:
     """Kind and chips of that slice, if a variable gives them."""
     others: int = 0
     """Later commands of the text that start the script again."""
+    written_by: Typed | None = None
+    """The command before it that writes its data."""
 
     def known(self, word: str) -> str:
         """The word. Raises `InputError` if it needs a shell."""
@@ -154,16 +159,19 @@ def read_command(
         index = _place(command.words, script)
         if index is None or command.assigns:
             continue
-        if typed is not None:
-            typed.others += 1
+        earlier, starts_writer = typed, os.path.basename(command.words[index]) == script.writer
+        if earlier is not None and (starts_writer or os.path.basename(earlier.script) != script.writer):
+            earlier.others += 1
             continue
         shown = _without_secrets(command.words)
-        several = "," in variables.get(GPUS, "")
-        typed = _sorted(shown[:index] + [f"{GPUS}=,"] * several, shown[index:], script)
-        typed.original = shlex.join(map(as_written, shown))
-        gpus = next((word for word in shown[:index] if word.startswith(f"{GPUS}=")), variables.get(GPUS, ""))
-        if gpus.removeprefix(f"{GPUS}=").isdigit() and not typed.launcher:
-            typed.counted_by = typed.counted_by or GPUS
+        typed = _sorted(shown[:index], shown[index:], script)
+        typed.original, typed.written_by = shlex.join(map(as_written, shown)), earlier
+        if earlier is not None:
+            typed.original = f"{earlier.original}\n{typed.original}"
+        given = next((word for word in shown[:index] if word.startswith(f"{GPUS}=")), variables.get(GPUS, ""))
+        gpus = given.removeprefix(f"{GPUS}=").split(",")
+        if all(map(GPU.fullmatch, gpus)) and not (typed.launcher or typed.counted_by):
+            typed.devices, typed.counted_by = len(gpus), GPUS
         if typed.launcher == XLA_DIST:
             named = variables.get("TPU_ACCELERATOR_TYPE") or variables.get("ACCELERATOR_TYPE", "")
             typed.pod = tpus.kind_and_chips(named)
@@ -202,7 +210,7 @@ def _without_secrets(words: list[str]) -> list[str]:
 
 
 def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typed:
-    typed = Typed(words[0])
+    typed = Typed(words[0], switches=script.switches)
     launcher, starters = _flags(before, ScriptSignature(()))
     typed.flags, typed.words = _flags(words[1:], script)
     typed.spelling = {_name(word): word.partition("=")[0] for word in words[1:] if is_option(word)}
@@ -215,9 +223,7 @@ def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typ
     elif processes is not None and all(name in given for name in _MACHINES if name in launcher):
         typed.devices, typed.counted_by = processes * (1 if TOTAL in given else machines), "the command"
     else:
-        several = [
-            word for word in before if re.match(rf"{GPUS}=.*,", word) or _name(word) in (*_PROCESSES, *_MACHINES)
-        ]
+        several = [word for word in before if _name(word) in (*_PROCESSES, *_MACHINES)]
         several += [word for word in starters if "=" not in word and os.path.basename(word) not in _PLAIN_STARTERS]
         typed.launcher = as_written(os.path.basename(several[0]).partition("=")[0]) if several else ""
     return typed

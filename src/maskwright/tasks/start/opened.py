@@ -94,6 +94,7 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
                 request.profile_steps *= starts.starts == 1
                 before = _record(config, directory)
                 record = {"before": before and before.to_json(), "config": flat(config), "name": uuid.uuid4().hex}
+                record["newest"] = directory.newest_step()
                 limits = {name: getattr(request, name) for name in LIMITS}
                 message = json.dumps(record | {"limits": limits}).encode()
             else:
@@ -101,6 +102,7 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
             agree()
             shared = json.loads(processes.broadcast(message))
             _require_same_keys(flat(config), shared["config"])
+            _require_no_newer(directory, shared["newest"])
             for name in LIMITS:
                 setattr(request, name, shared["limits"][name])
             last = None if shared["before"] is None else parse(shared["before"], directory.config)
@@ -175,6 +177,15 @@ def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirector
     for name, of in IDENTITY.items() if recorded else ():
         if recorded and of(recorded) != of(copied):
             raise ConfigError(f"holds another run's copies (its {name})", where=where, fix="give each run its own")
+
+
+def _require_no_newer(directory: RunDirectory, newest: int) -> None:
+    """Raises `ConfigError` where a folder on this host's own disk has a checkpoint after rank 0's `newest`: the hosts
+    have changed places, and the run would begin again without it."""
+    if (step := directory.newest_step()) > newest:
+        what = f"has step {step:,} of the run here, and rank 0's host has {f'step {newest:,}' if newest else 'none'}"
+        fix = "start rank 0 on this host, copy the folder to rank 0's, or delete it here; a shared disk avoids this"
+        raise ConfigError(what, where=directory.location, fix=fix)
 
 
 def _require_same_keys(config: dict[str, Any], of_rank_0: dict[str, Any]) -> None:
