@@ -537,6 +537,7 @@ def test_evaluate_finds_the_results_again_in_run_and_export(
     assert export(load_model(run), folder) < 1e-4
     model = load_model(folder)
     assert model.may_be_none is (False if kind == "question_answering" else None)
+    assert model.pairs is (None if kind in ("question_answering", "token_classification") else False)
     again = evaluate_labelled(model, found.examples, TextOptions(), "cpu")
     assert again.metrics == pytest.approx(found.metrics, abs=1e-6) and again.confusion == found.confusion
 

@@ -110,6 +110,7 @@ def test_vectors_follow_the_modules_of_a_folder(
     examples = [Example("x", number, text=text) for number, text in enumerate(TEXTS)]
     modules = json.loads((folder / "modules.json").read_text())
     own = {"prompts": {"query": "search: ", "document": ""}, "default_prompt_name": "query"}
+    own["similarity_fn_name"] = "dot"
     storage.write_json(str(folder / "config_sentence_transformers.json"), own)
     words = json.loads((folder / "tokenizer.json").read_text())
     storage.write_json(str(folder / "tokenizer.json"), words | {"normalizer": {"type": "Lowercase"}})
@@ -162,7 +163,7 @@ def test_vectors_follow_the_modules_of_a_folder(
         export_as("dense", model, str(tmp_path / f"again-{row}"))
         again = loaded("dense", tmp_path / f"again-{row}")
         np.testing.assert_allclose(again.encode(TEXTS), said, atol=1e-5)
-        assert [again.prompts, again.default_prompt_name] == [*own.values()]
+        assert [again.prompts, again.default_prompt_name, again.similarity_fn_name] == [*own.values()]
         export_as(None, model, str(tmp_path / f"plain-{row}"))
         warned = f"warning: {folder}: its modules.json makes other vectors than the mean" in capsys.readouterr().err
         assert warned == (row < 2)

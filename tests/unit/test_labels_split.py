@@ -256,6 +256,9 @@ def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("a O\nb B-X\n\nc O\n")
     with pytest.raises(InputError, match=r"data.group is 'source', but these files give no groups. Fix: write a table"):
         read_dataset(LabelledData(train=str(tmp_path / "a.conll"), group="source"), TOKENS, 0)
+    (tmp_path / "test.csv").write_text("sentence1,sentence2,label\nx,y,a\n")
+    with pytest.raises(InputError, match=r"test.csv:2: has a pair of texts, but .*train.csv:2 has one text. Fix: name"):
+        read_dataset(data.model_copy(update={"group": None}), SINGLE, 0)
 
 
 @pytest.mark.parametrize(("labels", "groups", "out"), [(20, 40, 100), (2, 3, 25)])

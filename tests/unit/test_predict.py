@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,11 @@ def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:
             record = written(out)[TEXTS.index(text)]
             assert record["label"] == [name for name, share in zip(LABELS, shares, strict=True) if share > middle]
             assert len(record["label"]) == len(LABELS) - 1
-    trained = load_model(str(tmp_path / "multi_label_classification/run"))
+    trained = replace(load_model(str(tmp_path / "multi_label_classification/run")), pairs=True)
     export(trained.with_threshold(0.125), str(tmp_path / "folder"))
     assert load_model(str(tmp_path / "folder")).require_task().threshold == 0.125
+    with pytest.raises(InputError, match="is one text, unlike the training examples of .* Fix: name both col"):
+        maskwright.load(tmp_path / "folder", device="cpu").predict(TEXTS[:1])
     with pytest.raises(InputError, match="which has no threshold"):
         load_model(str(tmp_path / "regression/run")).with_threshold(0.125)
 

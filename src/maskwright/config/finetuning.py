@@ -122,7 +122,8 @@ class LabelledData(Section):
     columns with 0 and 1, one for each label. Default: the column that GLUE's names identify."""
     group: Column | None = None
     """Column of what some examples share, such as a patient, an author or a document. Examples of one group stay on one
-    side of the validation split, and a group in two splits is warned of. Only for tables with a text in each row."""
+    side of the validation split, and a group in two splits is warned of. Files of validation and test may lack it. Only
+    for tables with a text in each row."""
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the training examples to train on, the same for each class. With one seed, a smaller share is part of
     every larger one."""

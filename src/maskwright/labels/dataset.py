@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core import storage
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, SourceError
 from maskwright.labels.annotations import cut_otherwise
 from maskwright.labels.encode import without_long_questions
 from maskwright.labels.example import Example, Reading
@@ -72,6 +72,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
             if split == "train":
                 labels = find_labels(examples, data, task, reading.class_names)
             splits[split] = with_known(split, examples, labels, reading)
+            _require_as_many_texts(examples, splits["train"])
         except InputError as error:
             if split == "train" or getattr(data, split) != data.train:
                 raise
@@ -139,6 +140,16 @@ def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]
             f"only {first.where} has the label '{first.labels[0]}': if it is a header line, give the columns' names "
             "under data:, not their numbers"
         )
+
+
+def _require_as_many_texts(examples: list[Example], train: list[Example]) -> None:
+    """Raises `SourceError` if one example of a split has a pair of texts and another of it or of training has not."""
+    first = train[0].text_pair is None
+    for example in examples:
+        if (example.text_pair is None) is not first:
+            numbers = ("a pair of texts", "one text") if first else ("one text", "a pair of texts")
+            what = f"has {numbers[0]}, but {train[0].where} has {numbers[1]}"
+            raise SourceError(what, where=example.where, fix="name the same columns as data.text and data.text_pair")
 
 
 def _require_new_texts(findings: list[LabelFinding], splits: dict[str, list[Example]], data: LabelledData) -> None:

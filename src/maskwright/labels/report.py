@@ -128,7 +128,7 @@ def odd_targets(splits: Mapping[str, Sequence[Example]], task: Task) -> list[str
             answers = {label_text(example, task) for example in examples}
         if len(answers) == 1:
             what = f"the label '{shortened([*answers])}'" if answers != {""} else "no label"
-            hidden = f"If they are hidden, its scores say nothing: leave it out with data.{split}: null"
+            hidden = f"If they are hidden, no score on it counts: leave it out with data.{split}: null"
             lines.append(f"{split}: all {len(examples):,} examples have {what}. {hidden}")
         elif task.kind == "regression" and (train := splits.get("train")):
             ours, theirs = (np.array([example.value for example in side]) for side in (examples, train))

@@ -143,6 +143,8 @@ def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
                     f"has the label {max(labels, key=example.labels.count)} twice in its list of {len(example.labels)}"
                 )
                 fix = "write each label once, or vectors of 0 and 1 of equal length"
+                if reading.split != "train":
+                    fix = "write the labels of all splits in the same way: the training split has names"
                 reading.fault(example.where, what, fix)
                 continue
             repeating.append(example)

@@ -179,6 +179,8 @@ class RunRecord:
     less the mean, in deviations, which bf16 can hold also for labels such as years."""
     may_be_none: bool | None = None
     """Only for questions: whether some of the training questions have no answer."""
+    pairs: bool | None = None
+    """Only for classes and numbers of texts: whether each training example is a pair of texts."""
     warmup_share: float | None = None
     """Share of the steps, if the configuration gives a share."""
     threads: int | None = None

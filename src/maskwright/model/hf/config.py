@@ -207,12 +207,13 @@ def read_labels(folder: str, config: ModelConfig) -> tuple[str, ...]:
 def read_use(folder: str, config: ModelConfig) -> dict[str, Any]:
     """Settings by which texts were encoded in fine-tuning, as `export` writes them under `task_specific_params`, by the
     names of the question-answering pipeline's parameters: `max_seq_len`, `doc_stride`, `max_answer_len` and, 0 or 1,
-    `handle_impossible_answer`; and the `threshold` of several labels. Empty for folders of other tools."""
+    `handle_impossible_answer`; the `threshold` of several labels; and `pairs` (of texts), 0 or 1. Empty for folders of
+    other tools."""
     params: Any = storage.read_json(os.path.join(folder, "config.json"))
     for key in ("task_specific_params", PIPELINES[config.task]):
         params = params.get(key) if isinstance(params, dict) else None
     use = params if isinstance(params, dict) else {}
-    least = {"max_seq_len": 8, "doc_stride": 0, "max_answer_len": 1, "handle_impossible_answer": 0}
+    least = {"max_seq_len": 8, "doc_stride": 0, "max_answer_len": 1, "handle_impossible_answer": 0, "pairs": 0}
     found = {key: int(use[key]) for key, low in least.items() if isinstance(use.get(key), int) and use[key] >= low}
     share = use.get("threshold")
     return found | ({"threshold": share} if isinstance(share, float) and 0.0 < share < 1.0 else {})

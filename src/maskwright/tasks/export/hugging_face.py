@@ -125,7 +125,7 @@ def _use(model: TrainedModel) -> dict[str, Any]:
     """The key that `read_use` reads. `transformers` keeps and ignores it."""
     if model.task is None or model.max_seq_len is None:
         return {}
-    use: dict[str, Any] = {"max_seq_len": model.max_seq_len}
+    use: dict[str, Any] = {"max_seq_len": model.max_seq_len} | ({} if model.pairs is None else {"pairs": model.pairs})
     if model.task.kind == "multi_label_classification" and model.task.threshold != Task().threshold:
         use["threshold"] = model.task.threshold
     if model.task.kind == "question_answering":

@@ -28,6 +28,7 @@ from maskwright.tasks.models.modules import (
     activation_of,
     pooling_of,
     prompts_of,
+    similarity_of,
     warn_of_modules,
 )
 
@@ -146,7 +147,8 @@ def write_modules(model: TrainedModel, kind: Kind, activation: str | None, folde
     if kind == "dense":
         reader, (prompts, default) = "models.Transformer", prompts_of(model.tokenizer_folder)
         prompts = {"query": "", "document": prompts.get("passage", "")} | prompts
-        own = {"default_prompt_name": default, "similarity_fn_name": "cosine", "prompts": prompts}
+        similarity = similarity_of(model.tokenizer_folder)
+        own = {"default_prompt_name": default, "similarity_fn_name": similarity, "prompts": prompts}
         first |= {"do_lower_case": False}
         # Otherwise transformers draws an unused matrix, or leaves one out, and warns of it.
         has, has_unasked = any(".pooler." in name for name in model.parameters), not config.facts.rotary

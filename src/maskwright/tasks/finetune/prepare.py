@@ -157,6 +157,7 @@ class FinetuneRun:
             labels=self.dataset.labels,
             unit=self.unit,
             may_be_none=self.may_be_none,
+            pairs=self.dataset.train[0].text_pair is not None if self.config.task.kind in SEQUENCE_TASKS else None,
         )
 
     @property

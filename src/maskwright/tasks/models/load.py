@@ -47,6 +47,8 @@ class TrainedModel:
     and folders of other tools."""
     may_be_none: bool | None = None
     """Only for questions: whether some of the training questions have no answer; None if unknown."""
+    pairs: bool | None = None
+    """Whether it was trained on pairs of texts; None if unknown, and for words and questions."""
     fetched_to: str | None = None
     """The folder on this machine, for a run in a bucket."""
 
@@ -103,7 +105,7 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
             return model
         task = record.finetuning.task
         longest = tokens_of_row(record.finetuning.data, task, config.max_seq_len)
-        return replace(model, task=task, max_seq_len=longest, may_be_none=record.may_be_none)
+        return replace(model, task=task, max_seq_len=longest, may_be_none=record.may_be_none, pairs=record.pairs)
     config, parameters = read_model_folder(location, bare=bare)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:
@@ -118,8 +120,8 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     names = {"threshold": "threshold", "doc_stride": "doc_stride", "max_answer_length": "max_answer_len"}
     known = {key: use[name] for key, name in names.items() if name in use}
     task = Task(kind=config.task).model_copy(update=known)
-    none = use.get("handle_impossible_answer")
-    return replace(model, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
+    none, pairs = (None if name not in use else use[name] > 0 for name in ("handle_impossible_answer", "pairs"))
+    return replace(model, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=none, pairs=pairs)
 
 
 def load_shape(location: str) -> TrainedModel:

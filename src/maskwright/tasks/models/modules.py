@@ -64,6 +64,11 @@ def prompts_of(folder: str) -> tuple[dict[str, str], str | None]:
     return prompts, config.get("default_prompt_name")
 
 
+def similarity_of(folder: str) -> str:
+    """The function of two vectors that the folder was made for: `cosine`, or another such as `dot`."""
+    return str((_read(folder, PROMPTS) or {}).get("similarity_fn_name") or "cosine")
+
+
 def prompt_of(folder: str, name: str | None) -> str:
     """The words before a text, by the prompt `name` or else the default one. Warns if none of the prompts is
     chosen. Raises `InputError` for a name that the folder lacks."""

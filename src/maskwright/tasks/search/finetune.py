@@ -187,6 +187,9 @@ def _as_sentence_transformer(directory: RunDirectory, start: TrainedModel) -> Se
     export_as("dense", start, folder, quiet=True)
     model = SentenceTransformer(folder, device=_device())
     shutil.rmtree(folder)
+    if model.similarity_fn_name != "cosine":
+        note(f"{start.location} was made for {model.similarity_fn_name}; this training is by cosines, as is its model")
+        model.similarity_fn_name = "cosine"
     if any(model.prompts[kind] for kind in (QUESTION, PASSAGE)):
         say(f"questions begin with {model.prompts[QUESTION]!r}, passages with {model.prompts[PASSAGE]!r}: its prompts")
     return model

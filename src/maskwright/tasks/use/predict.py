@@ -141,6 +141,12 @@ def ask(
     """Predictions in the order of `examples`, and the number of texts (for words: of words) that were cut, with a
     warning. `may_be_none`: see `decode`."""
     task = _in_rows(model, max_seq_len)
+    odd = next((one for one in examples if model.pairs not in (None, one.text_pair is not None)), None)
+    if odd is not None:
+        what, fix = "is one text", "name both columns of the pair"
+        if odd.text_pair is not None:
+            what, fix = "is a pair of texts", "name one column of texts"
+        raise InputError(f"{what}, unlike the training examples of {model.location}", where=odd.where, fix=fix)
     if (activation := activation_of(model.tokenizer_folder) or IDENTITY) != IDENTITY:
         say(f"{model.location}: scores are its numbers; CrossEncoder gives the {activation.rpartition('.')[2]} of them")
     if may_be_none is None:
