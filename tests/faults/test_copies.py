@@ -17,6 +17,7 @@ from google_cloud.fake import Cloud
 from made_record import saved
 
 from maskwright.config.pretraining import RunConfig
+from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import TRIES, Folder
 from maskwright.prove.verify_resume import shortened
@@ -97,6 +98,8 @@ def test_copies_come_back_on_a_new_machine(url: str, tmp_path: Path, request: py
     first, copies = saved(tmp_path / "one", 10, 20, 30, numbers=numbers), Copies(url)
     (tmp_path / "one" / "tokenizer").mkdir()
     (tmp_path / "one" / "tokenizer" / "tokenizer.json").write_text("{}")
+    (tmp_path / "one" / "sync").mkdir()
+    (tmp_path / "one" / "sync" / "wandb.json").write_text('{"run_id": "a"}')
     Folder(url).put("step-00000005/model.safetensors", b"of a machine that was lost while it copied")
     Folder(url).put("step-00000099/model.safetensors", b"of one that has gone further")
     for step in (10, 20, 30):
@@ -113,6 +116,7 @@ def test_copies_come_back_on_a_new_machine(url: str, tmp_path: Path, request: py
     assert loaded and loaded[0].step == 30 and loaded[0].parameters["a"][0] == 30
     assert second.exists() and second.read_metrics() == [{"step": 1}]
     assert Path(second.path("tokenizer", "tokenizer.json")).read_text() == "{}"
+    assert storage.read_json(second.path("sync", "wandb.json")) == {"run_id": "a"}  # W&B's run continues
     copies.fetch(second, same)  # nothing newer
     assert checkpoint.whole_steps(second.checkpoints) == [30]
 

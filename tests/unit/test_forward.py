@@ -316,7 +316,7 @@ def test_a_run_reports_while_it_trains_and_is_the_same_run(
     said = capsys.readouterr().err
     assert said.count("warning: mlflow: ") == 1 and "this does not affect the run" in said
     assert "warning: mlflow: " in (run / "log.txt").read_text()
-    sent = json.loads((run / FOLDER / "wandb.json").read_text())
+    sent = json.loads((run / FOLDER / "wandb-offline.json").read_text())  # nothing has reached W&B itself
     lines = RunDirectory(str(run)).read_metrics()
     assert (sent["lines"], sent["trained"], sent["outcome"]) == (len(lines), 12, "done")
     weights = [checkpoint.load(str(place / "checkpoints/step-00000012"))[0] for place in (tmp_path / "plain", run)]

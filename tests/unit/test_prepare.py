@@ -23,7 +23,7 @@ from maskwright.data.prepare import shards
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import came_from
 from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.data.store import Split, TokenStore, shard_names, token_dtype
+from maskwright.data.store import Split, SplitName, TokenStore, shard_names, token_dtype
 from maskwright.text.sample import learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
@@ -45,6 +45,25 @@ def test_a_manifest_does_not_grow_with_the_files_and_a_list_in_one_is_read(token
     (tmp_path / "store" / "manifest.json").write_text(json.dumps(made.manifest))
     with pytest.raises(StoreError, match="is missing"):
         TokenStore(made.location)
+
+
+def test_documents_of_a_group_are_held_out_together(tokenizer: str, tmp_path: Path) -> None:
+    """Also in another file, of another kind; a text without a group is refused."""
+    texts = [(f"note {number} of a patient", number % 30) for number in range(300)]
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{text}", "of": {of}}}\n' for text, of in texts[:150]))
+    (tmp_path / "b.csv").write_text("of,text\n" + "".join(f"{of},{text}\n" for text, of in texts[150:]))
+    files = [str(tmp_path / name) for name in ("a.jsonl", "b.csv")]
+    made = prepared(Sources(files, group_column="of"), tokenizer, str(tmp_path / "store"), OPTIONS)
+    sides: dict[SplitName, set[int]] = {"train": set(), "valid": set()}
+    for side, groups in sides.items():
+        for number in range(made.split(side).documents):
+            file, _, line = made.origin(side, number).rpartition(":")
+            groups.add(texts[int(line) - 1 if file == files[0] else 148 + int(line)][1])
+    assert len(sides["valid"]) in range(1, 9) and not sides["train"] & sides["valid"]
+    assert made.split("valid").documents == 10 * len(sides["valid"])
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "of": 1}\n{"text": "b"}\n')
+    with pytest.raises(InputError, match="a.jsonl:2: has no 'of'. Fix: give it one, or leave --group-column out"):
+        list(Sources(files, group_column="of"))
 
 
 @pytest.mark.parametrize("fail_at", [0, 2, 4, 9])

@@ -100,6 +100,7 @@ def prepare(
     *,
     valid_fraction: Fraction | None = None,
     valid_files: Text | None = None,
+    group_column: str | None = None,
     keep_duplicates: bool = False,
     min_characters: Count = 1,
     max_characters: Count | None = None,
@@ -125,7 +126,7 @@ def prepare(
     and `SourceError` with file and line.
     """
     sizes = keep_duplicates, min_characters, max_characters, shard_tokens, encoder
-    kept = Kept(valid_fraction, tuple(locations(valid_files or ())), *sizes)
+    kept = Kept(valid_fraction, tuple(locations(valid_files or ())), group_column, *sizes)
     rules = tuple(filter), tuple(language), language_probability, near_duplicates, tuple(locations(decontaminate))
     cleaning = Cleaning(*rules, decontaminate_words, tuple(mask_pii))
     reading, folder = TextReading(layout, text_column, on_bad_input, encoding, letters), location(to)

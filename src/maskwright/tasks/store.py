@@ -108,6 +108,8 @@ class Kept:
         set. Default: 0.01.
     --valid-files SRC: Text to hold out instead of a share: a file, a folder, a glob in quotes or a URL. Documents that
         are also in SRC are dropped from training. Repeatable.
+    --group-column NAME (no --valid-files|--keep-duplicates): Column of what documents share, such as a patient. The
+        hash of its value decides, so that all documents of a group are held out, or none.
     --keep-duplicates: Keep exact duplicates.
     --min-characters N: Drop documents with fewer characters.
     --max-characters N: Drop documents with more characters.
@@ -117,6 +119,7 @@ class Kept:
 
     valid_fraction: float | None = None
     valid_files: tuple[str, ...] = ()
+    group_column: str | None = None
     keep_duplicates: bool = False
     min_characters: int = 1
     max_characters: int | None = None
@@ -150,12 +153,16 @@ def prepare_store(
 
     if kept.valid_files and kept.valid_fraction is not None:
         raise InputError("`valid_fraction` and `valid_files` both choose the held-out text", fix="give one of them")
+    if kept.group_column and (kept.valid_files or kept.keep_duplicates):
+        what = "`group_column` goes with neither `valid_files` nor `keep_duplicates`"
+        raise InputError(what, fix="leave it or them out: equal documents of two groups could be on both sides")
     if kept.max_characters is not None and kept.max_characters < kept.min_characters:
         what = f"is {kept.max_characters}, below `min_characters`"
         raise InputError(what, where="max_characters", fix=f"give an integer ≥ {kept.min_characters}")
     share = 0.0 if kept.valid_files else 0.01 if kept.valid_fraction is None else kept.valid_fraction
     sizes = kept.keep_duplicates, kept.min_characters, kept.max_characters, kept.shard_tokens
-    options, sources, held_out = PrepareOptions(share, *sizes), reading.open(text), None
+    options, held_out = PrepareOptions(share, *sizes), None
+    sources = reading.open(text, group_column=kept.group_column)
     if kept.valid_files:
         same = sources.layout if sources.has_plain_text else reading.layout
         held_out = reading.open(kept.valid_files, layout=same)

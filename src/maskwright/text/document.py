@@ -31,6 +31,8 @@ class Document:
     source: str
     line: int
     """1-based line, record or row where it begins."""
+    group: str = ""
+    """The value of its record's group column: documents of one group are held out together."""
 
     @cached_property
     def characters(self) -> int:

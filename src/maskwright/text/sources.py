@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal
 from maskwright.core import storage
 from maskwright.core.console import say, several, warn
 from maskwright.core.encodings import UTF8
-from maskwright.core.errors import SourceError
+from maskwright.core.errors import InputError, SourceError
 from maskwright.text.arrow import without_caches
 from maskwright.text.compression import (
     Binary,
@@ -47,7 +47,7 @@ from maskwright.text.records import (
     sequences,
     web_texts,
 )
-from maskwright.text.tables import COLUMNAR, JSON_LINES, TABLES, Column, Table, listed, open_table, whole_characters
+from maskwright.text.tables import COLUMNAR, JSON_LINES, TABLES, Table, listed, open_table, whole_characters
 
 OnBadInput = Literal["error", "replace", "skip"]
 
@@ -115,10 +115,10 @@ class Sources:
 
     `patterns`: paths, folders, globs, URLs. A file with an ending outside `ENDINGS` is plain text if it is named, or if
     it holds text and a glob matches it or a `layout` is given. `text_column`: key (JSON lines), column name (Parquet,
-    CSV, MDS), or a 0-based number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`;
-    `replace` puts U+FFFD for bytes that do not decode; `skip` drops the faulty line, record or file. `on_fault` gets
-    each fault that does not raise. `letters`: of FASTA and FASTQ. `encoding`: of all files but Parquet, Arrow, MDS and
-    WARC, by a name of Python's codecs.
+    CSV, MDS), or a 0-based number for a CSV without a header line; `group_column`: likewise, of `Document.group`, which
+    each record must have. `on_bad_input`: `error` raises `SourceError`; `replace` puts U+FFFD for bytes that do not
+    decode; `skip` drops the faulty line, record or file. `on_fault` gets each fault that does not raise. `letters`: of
+    FASTA and FASTQ. `encoding`: of all files but Parquet, Arrow, MDS and WARC, by a name of Python's codecs.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class Sources:
         *,
         layout: Layout = "auto",
         text_column: str = "text",
+        group_column: str | None = None,
         on_bad_input: OnBadInput = "error",
         on_fault: Callable[[Fault], None] | None = None,
         letters: Letters = "upper",
@@ -137,6 +138,11 @@ class Sources:
         self.letters, self.encoding = letters, Encoding.named(encoding, "--encoding ")
         self._choose(patterns, layout != "auto")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
+        self.group_column = group_column
+        other = [name for name in self.files if file_kind(name) not in (*TABLE_ENDINGS, ".json")]
+        if group_column is not None and other:
+            fix = "leave it out, or write the text as JSON lines with that key"
+            raise InputError(f"{other[0]} has no columns", where="--group-column", fix=fix)
         self.sizes = [file_size(name) for name in self.files]
         self.stamps = [stamp_of(name) for name in self.files]
         self.guess: LayoutGuess | None = self._guess_layout() if layout == "auto" else None
@@ -372,17 +378,28 @@ class Sources:
 
     def _table(self, name: str) -> Iterator[Document]:
         with self._open_table(name, self._handle) as table:
-            column: Column = int(self.text_column) if table.delimiter and self._is_numbered else self.text_column
+            numbered = table.delimiter and self._is_numbered
+            column, *grouped = (
+                int(name) if numbered and name.isdecimal() else name
+                for name in (self.text_column, self.group_column)
+                if name is not None
+            )
             if not table.is_empty and not table.is_json:
                 fix = "name it with --text-column, or give its 0-based number if there is no header line"
                 if ending(name) == ".mds":
                     fix = "name it with --text-column, or use `maskwright data convert` for token ids"
                 table.require(column, fix)
-            for number, record in table.rows([column]):
-                if column in record:
+                for group in grouped:
+                    table.require(group, "name it with --group-column")
+            for number, record in table.rows([column, *grouped]):
+                if lacking := [name for name in grouped if record.get(name) in (None, "")]:
+                    where, fix = place(name, number, table.counted), "give it one, or leave --group-column out"
+                    self._handle(Fault("record", where, f"has no '{lacking[0]}'", fix))
+                elif column in record:
                     text = self._text(record[column], table, number)
                     if text:
-                        yield Document((text,), False, name, number)
+                        group = "".join(str(record[name]).strip() for name in grouped)
+                        yield Document((text,), False, name, number, group)
                     continue
                 what, where = f"has no '{column}' (keys: {listed([*record])})", place(name, number, table.counted)
                 if self.on_bad_input == "skip":

@@ -4,6 +4,7 @@
       the files of the checkpoint
       config.resolved.json, metrics.jsonl,
       history.jsonl, data.json                                of the run directory at that time
+      sync/                                                   of the trackers, so that their run continues
       tokenizer/                                              so that the model can be used without the store
       MANIFEST.json                                           uploaded last, and only if there is none yet
     gs://bucket/runs/one/ended.json                           files after the run's last save, once it has ended ended
@@ -45,7 +46,8 @@ from maskwright.training import checkpoint
 from maskwright.training.checkpoint import outdated
 
 RESTORE = "restore it, or delete the folder"
-RUN_FILES = (CONFIG, "metrics.jsonl", HISTORY, DATA_CARD)
+RUN_FILES = (CONFIG, "metrics.jsonl", HISTORY, DATA_CARD, "sync/wandb.json", "sync/mlflow.json")
+"""With the last two, the services' run continues on another machine."""
 TOKENIZER = "tokenizer"
 
 
@@ -170,9 +172,9 @@ class Copies:
             with storage.replaced_folder(folder) as partial:
                 manifest = self.folder.get_json(f"{source}/{MANIFEST}") or {}
                 of_run = [name for name in manifest["files"] if _is_run_file(name)]
-                storage.make_folder(os.path.join(partial, TOKENIZER))
                 for name in [*checkpoint.FILES, *of_run]:
                     path, sha256 = os.path.join(partial, name), manifest["files"][name]["sha256"]
+                    storage.make_folder(os.path.dirname(path))
                     self.folder.download(f"{source}/{name}", path)
                     if storage.sha256_of_file(path) != sha256:
                         what = "is not what was saved (sha256 differs)"
@@ -183,7 +185,8 @@ class Copies:
                     os.replace(os.path.join(partial, name), directory.path(name))
                 for name in of_run if not with_records else ():
                     os.unlink(os.path.join(partial, name))
-                os.rmdir(os.path.join(partial, TOKENIZER))
+                for inner in {os.path.dirname(name) for name in of_run} - {""}:
+                    os.rmdir(os.path.join(partial, inner))
                 files = {name: manifest["files"][name] for name in checkpoint.FILES}
                 storage.write_json(os.path.join(partial, MANIFEST), {"format": manifest["format"], "files": files})
         except (FileNotFoundError, KeyError, TypeError, ValueError) as error:

@@ -127,10 +127,11 @@ class _Encoding:
     def run(self, documents: Iterator[Document]) -> None:
         runs, sides = KeyRuns(self.writer.columns, IDS), [np.zeros(0, "u1")]
         for batch in batches(documents, BATCH_CHARACTERS):
-            encoded = self._encoded(batch)
+            encoded, kept = self._encoded(batch)
             ends = np.cumsum(encoded.sizes)
             keys = document_keys(encoded.ids, ends - encoded.sizes, ends)
-            is_valid = held_out(keys[:, 0], 1.0 if self.part.held_out else self.target.valid_fraction)
+            decides = keys[:, 0] if self.part.group_column is None else _group_keys(batch)[kept]
+            is_valid = held_out(decides, 1.0 if self.part.held_out else self.target.valid_fraction)
             self.writer.add(encoded, is_valid)
             if self.target.keyed:
                 runs.add(keys)
@@ -139,8 +140,8 @@ class _Encoding:
             runs.close()
             self.writer.columns.append(SIDE, np.concatenate(sides))
 
-    def _encoded(self, batch: list[Document]) -> Documents:
-        """The documents that have ids."""
+    def _encoded(self, batch: list[Document]) -> tuple[Documents, NDArray[np.bool_]]:
+        """(the documents that have ids; [batch] which do)."""
         encoders, byte_length, special = self.tools
         encoder, referee = encoders.get(self.target.encoder), encoders["tokenizers"]
         if encoder is None:
@@ -157,7 +158,7 @@ class _Encoding:
         sentences = encoded.sentence_sizes[encoded.sentence_sizes > 0] if self.target.form.with_sentences else None
         origins = [(self.file_number[document.source], document.line) for document in batch]
         ids = encoded.ids.astype(self.target.form.dtype, copy=False)
-        return Documents(ids, encoded.document_sizes[keep], sentences, np.array(origins, "<u8")[keep])
+        return Documents(ids, encoded.document_sizes[keep], sentences, np.array(origins, "<u8")[keep]), keep
 
     def _count_unknown(self, encoded: Encoded, documents: list[Document]) -> None:
         """Counts unknown tokens, with the reason for the part's first one."""
@@ -169,6 +170,12 @@ class _Encoding:
             document = documents[int(np.searchsorted(ends, token_idxs[0], side="right"))]
             if unknown := first_unknown(self.target.tokenizer, document.text):
                 self.note["first_unknown"] = [f"{document.source}:{document.line}", *unknown]
+
+
+def _group_keys(documents: list[Document]) -> NDArray[np.uint64]:
+    """[documents]: 8 bytes of each group's key, as `held_out` takes them."""
+    keys = b"".join(text_key(document.group.encode(errors="surrogatepass"))[:8] for document in documents)
+    return np.frombuffer(keys, "<u8")
 
 
 def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:

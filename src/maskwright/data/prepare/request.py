@@ -128,6 +128,7 @@ class Request:
                 sources.on_bad_input,
                 *([len(held_out.files), held_out.layout] if held_out else []),
                 *([self.cleaning_record] if self.cleaning else []),
+                *([f"group {sources.group_column}"] if sources.group_column else []),
                 *([sources.letters] if sources.letters != "upper" else []),
                 *([] if sources.encoding.is_utf8 else [sources.encoding.name]),
                 *([vocabulary.additional_sha256] if vocabulary.additional else []),  # roles: `StoreWriter.finished`
@@ -142,6 +143,7 @@ class Request:
             "on_bad_input": self.sources.on_bad_input,
             **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
             **({"cleaning": self.cleaning_record} if self.cleaning else {}),
+            **({"group_column": self.sources.group_column} if self.sources.group_column else {}),
             **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
             **({} if self.sources.encoding.is_utf8 else {"encoding": self.sources.encoding.name}),
         }

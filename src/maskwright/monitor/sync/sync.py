@@ -34,6 +34,8 @@ SERVICES: dict[To, Begin] = {"wandb": Wandb, "mlflow": MLflow}
 FOLDER = "sync"
 OLD_FOLDER = "forward"
 """The folder's name until 2026-11-29, without whose content all lines would be sent again."""
+OFFLINE = ("offline", "dryrun")
+"""Values of WANDB_MODE with which W&B sends nothing, so that the lines count as sent to its files alone."""
 POLL_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0
 LINGER_SECONDS = 600.0
@@ -78,7 +80,8 @@ class Forwarder:
         self.directory, self.to, self.tell = RunDirectory(run), to, tell
         self.directory.require()
         self._begin, self._clock, self._sleep = begin or SERVICES[to], clock, sleep
-        self._path = self.directory.path(FOLDER, f"{to}.json")
+        offline = to == "wandb" and os.environ.get("WANDB_MODE") in OFFLINE
+        self._path = self.directory.path(FOLDER, "wandb-offline.json" if offline else f"{to}.json")
         self._grown = Grown(Folder(run), METRICS)
         self._service: Service | None = None
         self._waiting: list[dict[str, Any]] = []

@@ -4,6 +4,7 @@ that did not answer. The third is a number reserved for fiction."""
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import re
 from collections import Counter
@@ -62,7 +63,7 @@ def with_placeholders(
         parts = [PATTERNS[kind].sub(replace, part) for part in parts]
     if counts.total() == before:
         return document
-    return Document(tuple(parts), document.has_sentences, document.source, document.line)
+    return dataclasses.replace(document, parts=tuple(parts))
 
 
 def _placeholder(kind: str, counts: Counter[str], on_change: OnChange | None, match: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -188,7 +188,7 @@ def _lines(document: Document) -> Sequence[str]:
 
 def _with_lines(document: Document, lines: Sequence[str]) -> Document:
     parts = tuple(lines) if document.has_sentences else ("\n".join(lines),)
-    return Document(parts, document.has_sentences, document.source, document.line)
+    return replace(document, parts=parts)
 
 
 def _reason(name: str, hook: Hook, document: Document) -> str:

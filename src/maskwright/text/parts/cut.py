@@ -55,6 +55,7 @@ class Part:
     on_bad_input: OnBadInput
     letters: Letters
     encoding: str
+    group_column: str | None = None
     span: ByteSpan | None = None
     """The byte range of its only file; None for whole files."""
 
@@ -68,6 +69,7 @@ class Part:
             [*self.files],
             layout=self.layout,
             text_column=self.text_column,
+            group_column=self.group_column,
             on_bad_input=self.on_bad_input,
             on_fault=on_fault,
             letters=self.letters,
@@ -94,6 +96,7 @@ class Part:
         versions = [[name, size, stamp or file_record(name, size)["version"]] for name, size, stamp in files]
         span = [self.span.begin, self.span.end, self.span.first_line] if self.span else None
         reading = [self.layout, self.text_column, self.on_bad_input, self.letters]
+        reading += [f"group {self.group_column}"] if self.group_column else []
         return [versions, span, self.held_out, *reading, *([] if self.encoding == UTF8 else [self.encoding])]
 
     @property
@@ -226,6 +229,7 @@ def _part(sources: Sources, begin: int, end: int, number: int, *, held_out: bool
         sources.on_bad_input,
         sources.letters,
         sources.encoding.name,
+        sources.group_column,
     )
 
 
