@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import bz2
 import glob
 import gzip
@@ -298,6 +299,7 @@ def test_lists_of_words_are_text(tmp_path: Path) -> None:
         ),
         ("numbers", ["464 3290 318 257 922 3290 11 13", "1\t2\t3 4 5 6 7 8 9"]),
         ("decomposed", ["cafe\u0301", "\u1112\u1161\u11ab", "tie\u0302\u0301ng Vie\u0323\u0302t"]),
+        ("base64", [*(base64.b64encode((text * 9).encode()).decode() for text in ("a tale\n", "Größe ", "日本の"))]),
         ("separator", ["<|endoftext|>", "-----", "* * *"]),
         (
             "mojibake",
@@ -307,6 +309,7 @@ def test_lists_of_words_are_text(tmp_path: Path) -> None:
         ("", ["## Title", "see #12", "me@@home", "▂▁▂▃", "1 2 3", "12 May 2020 10 11 12 13 14 15 16", "caf\u00e9"]),
         ("", ["SÃO PAULO", "AMANHÔ", "Âne", "Ñandú", "Ð er íslenskt", "Straße, „Spaß“", "naïve café", "привет"]),
         ("", ["\u0634\u0651\u064e", "\u0958", "-- said", "--- a/file"]),
+        ("", ["ACGT" * 40, "MKTAYIAKQRQISFVKSHFSRQ" * 5, "0123456789abcdef" * 8, "ab" * 60]),
         ("", ["plain", '("Yes," she said)', "[1] Smith", "{braces}", "a < p > b", "<user> and <e1>", "<3", "(a)"]),
         ("", ["['a' is", "if a<b: p", "[[link]]", '("aside") it', "{'", "[", "<path/to/file>", "x" * 2_000 + "<p>"]),
     ],
@@ -317,7 +320,7 @@ def test_notations_of_data_and_markup_are_noted(kind: str, texts: list[str], tmp
     sources = Sources([str(path)], layout="lines")
     for _ in range(2):  # of the last reading
         assert [document.text for document in sources] == ["first", *texts]
-        first = f"{path}:2: {texts[0]}"
+        first = f"{path}:2: {texts[0][:60]}"
         assert sources.notations == ({kind: (len(texts), first)} if kind else {})
     if kind == "separator":  # a break between paragraphs, not between lines
         path.write_text("\n\n".join(["first", *texts]))
