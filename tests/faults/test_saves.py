@@ -1,11 +1,8 @@
 """A save withstands every fault, and each check sees what it is for: it fails with worse code."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +10,6 @@ import save_faults
 
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError
-from maskwright.engines.base import TrainState
 from maskwright.training import checkpoint
 
 # Another test of this process may have started JAX, which warns of every fork. The child writes files and ends.
@@ -23,23 +19,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 SAVES = [fault for fault, _ in save_faults.faults("")]
 
 
-def meet(folder: Path, name: str) -> str:
+def meet(folder, name):
     return next(action for fault, action in save_faults.faults(str(folder)) if name in fault)()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", SAVES)
-def test_a_save_meets_a_fault_at_each_of_its_file_operations(tmp_path: Path, fault: str) -> None:
+def test_a_save_meets_a_fault_at_each_of_its_file_operations(tmp_path, fault):
     seen = meet(tmp_path, fault)
     assert "kill" not in fault or int(seen.split()[0]) > 20
 
 
-def test_after_a_power_cut_a_manifest_names_no_file_that_is_lost(tmp_path: Path) -> None:
+def test_after_a_power_cut_a_manifest_names_no_file_that_is_lost(tmp_path):
     """What is not synced is lost with the power, and by no kill: so the order of all file operations."""
     checkpoint.save(str(tmp_path), save_faults.state(10), {}, keep=1)
-    seen: list[tuple[str, str]] = []
+    seen = []
 
-    def note(count: int, operation: str, path: str) -> None:
+    def note(count, operation, path):
         name = os.readlink(f"/proc/self/fd/{path}") if operation == "fsync" else path
         seen.append((operation, storage.final_name(os.path.relpath(name, tmp_path))))
 
@@ -59,14 +55,14 @@ def test_after_a_power_cut_a_manifest_names_no_file_that_is_lost(tmp_path: Path)
     assert len(deleted) == 1 + len(checkpoint.FILES)
 
 
-def manifest_first(target: str, state: TrainState, record: dict[str, Any]) -> None:
+def manifest_first(target, state, record):
     os.makedirs(target)
     storage.write_json(os.path.join(target, checkpoint.MANIFEST), {"format": checkpoint.FORMAT, "files": {}})
     for name in checkpoint.FILES:
         Path(target, name).write_bytes(b"x")
 
 
-def in_place(target: str, state: TrainState, record: dict[str, Any]) -> None:
+def in_place(target, state, record):
     """A save that begins with removing the one before."""
     shutil.rmtree(os.path.join(os.path.dirname(target), "step-00000010"), ignore_errors=True)
     real_write(target, state, record)
@@ -76,28 +72,28 @@ real_write = checkpoint._write
 
 
 @pytest.mark.parametrize("worse", [manifest_first, in_place])
-def test_a_worse_save_fails_the_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worse: Any) -> None:
+def test_a_worse_save_fails_the_kills(tmp_path, monkeypatch, worse):
     monkeypatch.setattr(checkpoint, "_write", worse)
     with pytest.raises((AssertionError, CheckpointError), match=r"no checkpoint is left|every checkpoint is damaged"):
         meet(tmp_path, "kill -9")
 
 
-def test_leftovers_of_a_kill_fail_the_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_kill_fail_the_kills(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_sweep", lambda folder: None)
     with pytest.raises(AssertionError, match="left"):
         meet(tmp_path, "kill -9")
 
 
-def test_a_load_that_does_not_check_fails_the_damages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_that_does_not_check_fails_the_damages(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "load", lambda path: (save_faults.state(int(path[-8:])), {}))
     with pytest.raises(AssertionError, match="step 20 is newest"):
         meet(tmp_path, "damaged")
 
 
-def test_a_changed_bit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_bit_is_seen(tmp_path, monkeypatch):
     load = checkpoint.load
 
-    def loaded(path: str) -> Any:
+    def loaded(path):
         state, record = load(path)
         state.parameters["b.c"] = np.nextafter(state.parameters["b.c"], np.float32(9))
         return state, record

@@ -1,11 +1,5 @@
 """Mixtures of stores: which source each row is from, beside a twin that counts row by row."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from conftest import documents, prepared, small_config
@@ -13,7 +7,6 @@ from drawn import cases
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data import mixing
 from maskwright.data.loader import Loader
@@ -21,14 +14,13 @@ from maskwright.data.mixing import MixedOrder, counts_in_block, weights_by_size
 from maskwright.data.opening import open_store
 from maskwright.data.order import RowOrder, order
 from maskwright.data.prepare.request import PrepareOptions
-from maskwright.data.store import TokenStore
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.sources import Sources
 
 SEED = 3
 
 
-def slow_mixture(sizes: list[int], weights: list[float], rows: int) -> list[tuple[int, int, int]]:
+def slow_mixture(sizes, weights, rows):
     """(source, its epoch, its row) of each row, with nothing but counters."""
     given, result = [0] * len(sizes), []
     counts = counts_in_block(np.array(weights)).tolist()
@@ -45,7 +37,7 @@ def slow_mixture(sizes: list[int], weights: list[float], rows: int) -> list[tupl
 @given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from([0.1, 0.3, 1.0, 3.0])), min_size=1, max_size=4))
 @example([(50, 3.0), (13, 1.0)])
 @cases(20)
-def test_mixed_order_equals_slow_twin(sources: list[tuple[int, float]]) -> None:
+def test_mixed_order_equals_slow_twin(sources):
     sizes, weights = (list(part) for part in zip(*sources, strict=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixing, "BLOCK", 64)
@@ -64,7 +56,7 @@ def test_mixed_order_equals_slow_twin(sources: list[tuple[int, float]]) -> None:
             assert np.allclose(mixed.epochs(count), read / sizes)
 
 
-def test_weights_by_size() -> None:
+def test_weights_by_size():
     assert weights_by_size([300, 100], 1.0) == [0.75, 0.25]
     assert weights_by_size([300, 100], 0.0) == [0.5, 0.5]
     assert weights_by_size([1_000_000, 100], 0.5) == pytest.approx([1000 / 1010, 10 / 1010])
@@ -73,7 +65,7 @@ def test_weights_by_size() -> None:
 
 
 @pytest.fixture(scope="module")
-def second(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+def second(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("second")
     text = "\n\n".join("\n".join(lines) for lines in documents(80, seed=7))
     (folder / "other.txt").write_text(text, encoding="utf-8")
@@ -82,22 +74,20 @@ def second(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenSto
 
 
 @pytest.fixture(scope="module")
-def mixed(store: TokenStore, second: TokenStore) -> Callable[..., RunConfig]:
-    def config(first: dict[str, Any] | None = None, other: dict[str, Any] | None = None, **keys: Any) -> RunConfig:
+def mixed(store, second):
+    def config(first=None, other=None, **keys):
         sources = {"a": {"store": store.location} | (first or {}), "b": {"store": second.location} | (other or {})}
         return small_config(store.location, **{"data.store": None, "data.mixture": sources, **keys})
 
     return config
 
 
-def loader(config: RunConfig) -> Loader:
+def loader(config):
     return Loader(config, open_store(config.data))
 
 
 @pytest.mark.parametrize("packing", ["documents", "full_sentences"])
-def test_rows_of_a_mixture_are_those_of_its_stores(
-    packing: str, mixed: Callable[..., RunConfig], store: TokenStore, second: TokenStore
-) -> None:
+def test_rows_of_a_mixture_are_those_of_its_stores(packing, mixed, store, second):
     whole = loader(mixed({"weight": 1.0}, {"weight": 2.0}, **{"data.packing": packing}))
     alone = [loader(small_config(one.location, **{"data.packing": packing})) for one in (store, second)]
     sizes = [side.rows.totals.rows for side in alone]
@@ -117,7 +107,7 @@ def test_rows_of_a_mixture_are_those_of_its_stores(
     assert both == tuple(one + two for one, two in zip(*works, strict=True))
 
 
-def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path) -> None:
+def test_colons_and_alpha(store, second, tmp_path):
     (tmp_path / "shard0").symlink_to(store.location)
     (tmp_path / "shard1").symlink_to(second.location)
     both = f"{tmp_path}/shard0:{tmp_path}/shard1"
@@ -141,16 +131,12 @@ def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path)
         ({"stor": "x"}, {}, {}, "stor"),
     ],
 )
-def test_mixtures_that_cannot_be_are_refused(
-    first: dict[str, Any], other: dict[str, Any], keys: dict[str, Any], why: str, mixed: Callable[..., RunConfig]
-) -> None:
+def test_mixtures_that_cannot_be_are_refused(first, other, keys, why, mixed):
     with pytest.raises(ConfigError, match=why):
         mixed(first, other, **keys)
 
 
-def test_sources_that_do_not_fit_are_refused(
-    mixed: Callable[..., RunConfig], tokenizer_of: Callable[[str], str], tokenizer: str, tmp_path: Path
-) -> None:
+def test_sources_that_do_not_fit_are_refused(mixed, tokenizer_of, tokenizer, tmp_path):
     (tmp_path / "few.txt").write_text("A dog saw stones.\n", encoding="utf-8")
     for name, folder in (("few", tokenizer), ("foreign", tokenizer_of("bert"))):
         prepared(tmp_path / "few.txt", folder, tmp_path / name, PrepareOptions(valid_fraction=0.0))
