@@ -1,8 +1,6 @@
 """What tests share: a small made-up language, a tokenizer and a store of it, and a configuration that trains in
 seconds."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

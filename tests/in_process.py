@@ -1,7 +1,5 @@
 """The command line called in this process, and what a user is shown of it."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """What a forge, a package index and a reader who cites it are told: one version, files that GitHub reads, and archives
 whose bytes follow from the commit."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The rules of the house, checked from the source text: who imports whom, how large a file is, which keys exist."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

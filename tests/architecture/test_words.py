@@ -2,8 +2,6 @@
 that needs such a word ends with `<!-- word: why -->`, or a comment of that form stands above it; a line of Python ends
 with `# word: why`. `python tests/architecture/test_words.py` counts all of them, by file."""
 
-from __future__ import annotations
-
 import io
 import re
 import token

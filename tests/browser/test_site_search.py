@@ -1,7 +1,5 @@
 """The search of the documentation site where it is opened from its folder, and what stands in for workers there."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

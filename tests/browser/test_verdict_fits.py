@@ -1,7 +1,5 @@
 """The page of a verdict in a browser's window."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of `maskwright watch --web` in a browser, with the real server and run directories."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

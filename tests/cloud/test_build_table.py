@@ -1,7 +1,5 @@
 """The older set-up's table of actions: each row's commands, and what is in no row."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

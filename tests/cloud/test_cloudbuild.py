@@ -1,7 +1,5 @@
 """cloudbuild.yaml: Google's document accepts it, its scripts do what they say, and a step that fails fails."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

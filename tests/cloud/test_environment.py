@@ -1,7 +1,5 @@
 """The YAML of an environment: what it may say, what Terraform is told of it, what of it is remembered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

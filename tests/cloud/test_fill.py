@@ -1,7 +1,5 @@
 """What the Job of `env seed` does to the disk, in a folder, from a bucket of the fake cloud."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """`maskwright image` against the fake cloud: what is sent, what is waited for, what is shown of a failure."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`env init` on the fake cloud: it makes what is missing, names what it cannot make, and runs twice without harm."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

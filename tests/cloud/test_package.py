@@ -1,7 +1,5 @@
 """What a wheel carries: Terraform's configuration and the prices, but no tests of them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What machines and chips cost, by the table that comes along."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The REST client against the fake: what Google refuses is said in the user's words, what passes is waited out, and
 nothing is done twice."""
 
-from __future__ import annotations
-
 import re
 import socket
 import threading

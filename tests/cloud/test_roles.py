@@ -1,7 +1,5 @@
 """The roles on the page of access are those of Terraform's resources and of the calls of the package, and no more."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

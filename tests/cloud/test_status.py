@@ -1,7 +1,5 @@
 """`env status` where the cluster does not answer, and `env audit`; tests/cloud/test_whole_life.py has the rest."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

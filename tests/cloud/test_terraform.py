@@ -3,8 +3,6 @@
 What it makes is in the fake cloud; test_whole_life.py has the real gcs backend. Nothing here met Google.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

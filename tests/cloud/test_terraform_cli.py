@@ -1,7 +1,5 @@
 """How the terraform binary is run: with a script in its place that notes what it was given."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

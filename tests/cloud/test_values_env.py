@@ -1,7 +1,5 @@
 """values.env of the older set-up, read without a shell and turned into an environment."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

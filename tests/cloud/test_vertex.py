@@ -1,7 +1,5 @@
 """`submit vertex` as a user calls it, on the fake cloud, which Google's discovery document judges."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """The whole life of an environment, as a user drives it: our command line, real Terraform with its real gcs backend,
 the stand-in provider, a made-up Google Cloud, and the real kubectl with a made-up cluster."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A real Ray cluster (one head, two CPUs, token authentication) that trains what a plain command trains, bit for bit,
 whatever happens to its parts."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """What `maskwright doctor` finds on machines that are made up, and on this one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The command line's help and its completion in a shell."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """`scripts/install` and `scripts/quickstart`, with a stand-in for Python: which torch they take, what they trust after
 a failure, and what they show of pip."""
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil

@@ -1,7 +1,5 @@
 """How a job's exit code comes about, and what happens on the hosts of a slice; without gcloud, with a real shell."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

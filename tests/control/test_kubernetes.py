@@ -1,7 +1,5 @@
 """`submit kubernetes`: every object against the published schemas, and against the rules that those cannot say."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whole lives of jobs in a made-up cluster: the real kubectl, the published rules, and pods that are processes."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The places to run: their options, what each refuses, and how a run in each is written."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """What a Ray job is before and after Ray has it, and what its node does; without Ray."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """`submit slice NAME` as a user runs it: the real gcloud, a made-up Google Cloud on loopback, a stub for ssh."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 """`submit slurm` as a user runs it: the script itself, on a made-up SLURM and, where it is installed, on a real
 one of two nodes. Only `maskwright pretrain` is a stub, which ends as a run does."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`maskwright watch` as it is typed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

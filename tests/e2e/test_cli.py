@@ -1,7 +1,5 @@
 """The command line as a user runs it, in processes of its own; tests/pages types it from raw text to a verdict."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import io
 import json

@@ -1,7 +1,5 @@
 """`maskwright compare` from YAML to page: equal budgets, test sets read last, restarts that change nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

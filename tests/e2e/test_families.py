@@ -1,7 +1,5 @@
 """Each family of encoders from a folder that `transformers` saved, through every command, and back to its class."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Fine-tuning from files to results: every task, exact resume, any number of processes, JAX, and plain transformers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Runs of several processes on one machine, as a user starts them: the same numbers, and nothing lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

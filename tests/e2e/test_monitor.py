@@ -1,8 +1,6 @@
 """`status`, `logs --follow` and `stop` on a real run of two processes, of which one is stopped and killed. All verdicts
 on ranks are in unit/test_judge.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

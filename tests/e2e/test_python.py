@@ -1,7 +1,5 @@
 """The Python interface: the command's runs, errors and predictions, and callbacks that cannot disturb them."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

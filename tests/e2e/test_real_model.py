@@ -1,8 +1,6 @@
 """all-MiniLM-L6-v2, an encoder that people use (Apache-2.0, 22.7 M parameters), through the commands. Weights that a
 test draws come back from them; these show that a real encoder keeps what it knows."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a run says of itself for whoever wonders where its time and memory go."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`maskwright finetune` of a retrieval task: sentence-transformers learns, and what it saves is what was scored."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

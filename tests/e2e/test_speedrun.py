@@ -1,7 +1,5 @@
 """The benchmark that races recipes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Wishes for a running run: stop it, save it, limit it; and the proof that stopping costs nothing."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

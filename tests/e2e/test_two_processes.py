@@ -1,7 +1,5 @@
 """One run trained by two processes, as on two hosts of a slice: started, stopped, killed and refused together."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

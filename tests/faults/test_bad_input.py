@@ -1,7 +1,5 @@
 """Whatever a user gets wrong: one line (what, where, fix), exit code 2, nothing half-written left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

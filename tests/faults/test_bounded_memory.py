@@ -1,8 +1,6 @@
 """What the commands on text hold does not grow with it: each reads ten times as much text under a limit that leaves
 no room for the text, nor for a number for each document."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

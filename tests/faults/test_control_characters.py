@@ -1,7 +1,5 @@
 """Nothing that others wrote (a host, a log, a name, a document, a model) steers the terminal of whoever looks at it."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Checkpoints on an object store that fails, lies and goes away."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What was downloaded, and is made to take all time or memory: refused at once, on one line."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Devices and frameworks that are asked for and not there: one line, with what to do, and nothing left behind."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

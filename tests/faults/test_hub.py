@@ -1,8 +1,6 @@
 """Models by their address on the Hugging Face Hub: what is downloaded, what is recorded, and what users are told when
 it cannot be had. The client is `huggingface_hub` itself; the Hub is a stand-in on loopback."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

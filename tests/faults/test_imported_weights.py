@@ -1,8 +1,6 @@
 """Weights as others save them: a wrapper's names, folders one level off, other libraries' files, and pickles, of which
 nothing runs."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """A batch that cannot be computed names its text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

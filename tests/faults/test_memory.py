@@ -1,7 +1,5 @@
 """Out of memory and out of disk: found early, or survived with the same numbers."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What people type who come from other programs, or in a hurry: one line that says what to type instead."""
 
-from __future__ import annotations
-
 import http.server
 import itertools
 import json

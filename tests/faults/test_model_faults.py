@@ -1,7 +1,5 @@
 """Model folders that are wrong or meant to harm: refused in one line, and nothing is run, unpickled or allocated."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

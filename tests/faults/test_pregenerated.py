@@ -1,7 +1,5 @@
 """Epochs with static masks, as the original script writes them: training from them, damaged folders."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Token stores in buckets: memory://, a made-up Cloud Storage that fails on demand, and moto's S3, all on loopback."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

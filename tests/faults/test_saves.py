@@ -1,7 +1,5 @@
 """A save withstands every fault, and each check sees what it is for: it fails with worse code."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

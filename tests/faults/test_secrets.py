@@ -1,7 +1,5 @@
 """Canaries planted where secrets live: none may come out on a stream or lie in a folder that a command wrote."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

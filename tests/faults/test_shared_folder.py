@@ -1,7 +1,5 @@
 """Commands that make one folder of data together, on this machine and on others, and what kills and stops them."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,8 +1,6 @@
 """A token store that is not what was written: what a run refuses before it uses a single id of it, and what only
 `data verify`, which reads every byte, can see."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

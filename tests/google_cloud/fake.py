@@ -7,8 +7,6 @@ Accepted is what the documents accept (judge.py). What they do not say (what mus
 states follow) is written by hand here, from the public documentation; nothing of it was compared with Google itself.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil

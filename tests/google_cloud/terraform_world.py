@@ -13,8 +13,6 @@ deleted, in order, as ("create", "google_compute_disk", "data-1").
 `why_not()` is the reason to skip where there is no Terraform, or None.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -24,7 +22,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from google_cloud.fake import Cloud
 
@@ -73,7 +71,7 @@ class TerraformWorld:
         }
 
     @contextmanager
-    def served(self) -> Iterator[TerraformWorld]:
+    def served(self) -> Iterator[Self]:
         """One stand-in for all commands that start in here with its `environment()`. Terraform starts four for each
         command otherwise, which is half of the command's time."""
         environment = {**os.environ, **self.environment(), "PYTHONPATH": str(ROOT / "tests")}

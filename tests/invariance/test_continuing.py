@@ -1,7 +1,5 @@
 """A run that gets more steps, and a run that begins from another's checkpoint: what is the same, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

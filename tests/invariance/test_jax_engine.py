@@ -1,7 +1,5 @@
 """The JAX engine beside its numbers (tests/parity): what stopping, devices, dropout, memory and faults do to them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A run on a mixture of stores, from its first line to its export."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`data prepare`: the store of the slow twin, byte for byte the same whoever computes the parts, in whatever order."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A run's record: each question about a run has one answer, whoever asks, from whichever folder."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Stopping and starting again changes nothing: weights, optimizer, metrics, bit for bit."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

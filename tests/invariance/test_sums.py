@@ -1,7 +1,5 @@
 """The tree of sums, and sums over processes that compute at the same time, beside the slow way."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Every `maskwright …` of every page is one that the command line takes, and every YAML is one that is read: all are
 parsed, and nothing is run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """The figures of the documentation are what draws them from the results that are committed, and those of measurements
 say no number that the results do not have."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Each link of a page leads to a file and a heading that are there, and each test that it names exists."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

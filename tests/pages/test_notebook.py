@@ -1,7 +1,5 @@
 """The notebook runs from top to bottom: its cells, in their order, from its file."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

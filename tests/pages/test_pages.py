@@ -1,7 +1,5 @@
 """Pages, executed as they are printed. `pytest tests/pages --write` renews the outputs that they show."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import ExitStack, contextmanager

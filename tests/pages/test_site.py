@@ -1,8 +1,6 @@
 """The documentation site without its builder: every page is in the navigation once, made pages are what makes them, and
 the headings of troubleshooting are words that maskwright says. `scripts/docs` builds the site strictly."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import os

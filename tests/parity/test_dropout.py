@@ -1,7 +1,5 @@
 """Dropout on a CPU, and the GELU of programs that are compiled for a GPU, beside torch's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

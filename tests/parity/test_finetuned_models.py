@@ -1,7 +1,5 @@
 """Fine-tuned models as folders: what is exported is what `transformers` computes, and it loads again with its head."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

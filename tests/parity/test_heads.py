@@ -1,7 +1,5 @@
 """The heads of fine-tuning beside the classes of `transformers`: logits, loss and gradients, in torch and in JAX."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The JAX engine is the torch engine's twin: every option, within 1e-5 in fp32."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from types import SimpleNamespace

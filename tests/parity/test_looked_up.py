@@ -1,7 +1,5 @@
 """Training only the embeddings that are looked up, beside the slow twin that trains the whole table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,10 +1,9 @@
 """fp16 with dynamic loss scaling: our rules beside torch's, and a run beside fp32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
@@ -50,7 +49,7 @@ class Run:
         self.losses.append(float(stats.loss_sum) / float(stats.weight))
         self.norms.append(float(stats.grad_norm))
 
-    def steps(self, *numbers: int) -> Run:
+    def steps(self, *numbers: int) -> Self:
         for number in numbers:
             self.step(number)
         return self

@@ -1,8 +1,6 @@
 """ONNX files beside the classes of `transformers`: the same logits at any shape, scores that are the product's own, and
 nothing left of what fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The engine's updates against torch's plain AdamW and against the formulas in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

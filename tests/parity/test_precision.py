@@ -1,7 +1,5 @@
 """bf16 against fp32 on the CPU, and a CUDA device against the CPU where there is one."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partialmethod

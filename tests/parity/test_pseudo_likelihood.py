@@ -1,7 +1,5 @@
 """Packed masked copies against one copy a row in `transformers`' own models, and JAX against torch."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock

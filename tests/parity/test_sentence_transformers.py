@@ -1,7 +1,5 @@
 """Both kinds of model of `sentence-transformers` on exported folders, beside our own numbers."""
 
-from __future__ import annotations
-
 import json
 import logging
 import warnings

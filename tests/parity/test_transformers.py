@@ -1,7 +1,5 @@
 """The models against those of `transformers` (eager, fp32) on random weights."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import sys

@@ -1,7 +1,5 @@
 """Google's own TPU compiler on the very step, without a TPU. Run by `scripts/test-tpu`, which installs libtpu."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The parts of `benchmarks/gpu.py` in miniature."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,8 +1,6 @@
 """Minimal pairs: what is read, which share is taken, what counts as right; pseudo-perplexity and the parts of
 `evaluate`."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Names that others gave, in pages of Markdown and in a model card: text, and never markup."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

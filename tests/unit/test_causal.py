@@ -1,7 +1,5 @@
 """Rows that are read causally: against a loop over their predictions, and by row alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

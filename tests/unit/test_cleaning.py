@@ -1,7 +1,5 @@
 """Cleaning: each rule against its slow twin or its referee, and the store that it makes."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.metadata
 import itertools

@@ -1,8 +1,6 @@
 """The arm without a transformer: the same as scikit-learn's parts written out, on training examples alone, and what a
 comparison with it does, says and refuses. No network is trained: made-up fine-tunings answer at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

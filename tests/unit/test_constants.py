@@ -1,7 +1,5 @@
 """Numbers that are promises: of a page, a paper, or what programs of others read. A changed one is another product."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Micro-batches from CUDA graphs, with a stand-in on a CPU that computes again what was recorded; and batches that a
 thread makes ahead. `benchmarks/gpu.py promises` compares the bits on a card."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Vectors of texts beside those of `transformers`. `tests/parity` has `sentence-transformers` beside them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bulk encoding: gigatoken against tokenizers, and sentence borders against encoding each sentence."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random

@@ -1,7 +1,5 @@
 """Text, tables and labels in other encodings than UTF-8: read alike, refused with the place, and likely ones named."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Tokens added to a tokenizer: which ones, old ids, what transformers makes of the folder, the model's new rows."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 The files are written here by the published layouts; where the library itself is installed, it is the judge too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

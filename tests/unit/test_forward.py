@@ -1,15 +1,13 @@
 """A run's numbers in other services: each read back from the service's own offline files, by its own reader where it
 has one."""
 
-from __future__ import annotations
-
 import json
 import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from made_record import made_record
@@ -199,7 +197,7 @@ class Made:
     about: About | None = None
     run_id: str = "one"
 
-    def begin(self, about: About, run_id: str | None) -> Made:
+    def begin(self, about: About, run_id: str | None) -> Self:
         self.about = about
         self.begun.append(run_id)
         self._fail()

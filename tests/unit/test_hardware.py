@@ -1,7 +1,5 @@
 """Cores and memory: what a process takes of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

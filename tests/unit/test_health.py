@@ -1,7 +1,5 @@
 """Spikes, chance and zeros in a curve of losses."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Held-out sets of a run: stores of their own, by name, and stores made from given files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

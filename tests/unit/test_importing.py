@@ -1,7 +1,5 @@
 """Commands of other trainers, as people type them, and the runs that they become."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Which rank is lost, hangs or is slow, by what the files say: each case in a line or two."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

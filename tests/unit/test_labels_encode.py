@@ -1,8 +1,6 @@
 """Examples to arrays: ids as `transformers` gives them, for each kind of tokenizer; targets of each kind
 against slow twins."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

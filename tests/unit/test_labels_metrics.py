@@ -1,7 +1,5 @@
 """Metrics of fine-tuned models beside scikit-learn, scipy, seqeval and SQuAD's rules, and what logits are read as."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from typing import Any

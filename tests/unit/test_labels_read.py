@@ -1,7 +1,5 @@
 """Labelled files of each kind to examples, and each mistake in them as one line with file and line."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Labels in a stable order, stratified and nested shares, and what is said of duplicates and of splits that overlap."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

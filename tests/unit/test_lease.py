@@ -1,7 +1,5 @@
 """One writer of a folder, on one machine and across several."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Following a log that grows, is replaced and is cut; and when a run counts as over."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """What a user is told about keys that do not exist, values that are none, options of other programs, and memory."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mixtures of stores: which source each row is from, beside a twin that counts row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

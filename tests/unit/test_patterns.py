@@ -4,8 +4,6 @@ Each is fed what it is worst at: after what it begins with, its repeated parts a
 none. What is quadratic takes minutes for so much, so the alarm is for a hang alone.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,7 +1,5 @@
 """Phases: where they end, what they change, and which rows each one reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """`maskwright plan`: the model against what was measured, the probe against real steps, the words of both, and what is
 made of the compiler's answer; the compiler itself is in tests/tpu."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,7 +1,5 @@
 """What `predict` writes: that of `transformers` on the exported folder, in the order of the input, in every format."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What a run writes for its report, the report, and its parts of runs of which only that is known."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Runs that ended badly, and their reports: damaged records, and a process that was killed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

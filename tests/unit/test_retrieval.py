@@ -1,8 +1,6 @@
 """Retrieval: what files of a collection may hold, metrics beside their definitions, the arms without a transformer
 written out, and what a comparison of made-up fine-tunings says and refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

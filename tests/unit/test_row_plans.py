@@ -1,7 +1,5 @@
 """Rows planned by the shard: what is kept of a plan, and what a start costs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Parts of a work in processes of one command, and of several that share a folder; errors that a launcher passes on."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Learning from a text of any size: which documents, which words, how much memory, and the same files as without it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

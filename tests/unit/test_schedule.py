@@ -1,7 +1,5 @@
 """Learning rates over a run beside those of transformers, epochs, and digests that stay what they were."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

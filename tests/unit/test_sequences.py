@@ -1,7 +1,5 @@
 """FASTA, FASTQ, WET and WARC as sources, and tokenizers of letters."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

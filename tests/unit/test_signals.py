@@ -1,7 +1,5 @@
 """A signal ends the work once, whoever catches or discards its exception on the way."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

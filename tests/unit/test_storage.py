@@ -1,7 +1,5 @@
 """Local files and folders: whole or absent, locked or not, whatever is killed and whatever the file system lacks."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """One odd file, one answer: as text to train on, as labelled examples, and as evaluation examples."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,8 +1,6 @@
 """Tokenizers of every kind that public encoders have: what is read from their files, words, ids as `transformers` gives
 them, stores and masks."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

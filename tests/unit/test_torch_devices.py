@@ -1,7 +1,5 @@
 """What torch computes on and in which precision, by what the hardware says of itself."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What is written in place has the numbers and gradients of the same thing spelt out for autograd, bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

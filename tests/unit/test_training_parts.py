@@ -1,7 +1,5 @@
 """Checkpoints, run directory, progress: the loop's small parts."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """A trimmed tokenizer parts what its text has as before, and its model says the same of the tokens that stay."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

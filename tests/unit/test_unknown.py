@@ -1,7 +1,5 @@
 """Unknown tokens: why they are unknown, and stores of which most tokens are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

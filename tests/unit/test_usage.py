@@ -1,7 +1,5 @@
 """Shares of the machine in use: the kernel's files as Linux writes them, and a made-up NVML."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The results' file, and the page that is made from it."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

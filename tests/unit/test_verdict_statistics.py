@@ -1,7 +1,5 @@
 """The verdict's statistics against slow, obvious code and scipy's; and experiments whose truth is known."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokenizers of folders from before tokenizer.json: ids are those of transformers' own classes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Runs below folders as `maskwright watch` finds, reads and shows them."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

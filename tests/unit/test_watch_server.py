@@ -1,7 +1,5 @@
 """The server of `maskwright watch --web`, asked without a socket: who may ask, and what it answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
