@@ -68,7 +68,7 @@ def test_a_frame_does_what_a_worker_does(browser: Any, tmp_path: Path) -> None:
         assert page.evaluate("others.length") == 2
 
 
-def test_served_pages_keep_the_browsers_workers(browser: Any, tmp_path: Path) -> None:
+def test_served_pages_keep_the_browsers_workers(browser: Any) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.route("**/*", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"))

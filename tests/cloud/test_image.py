@@ -116,7 +116,7 @@ def test_build_is_sent_waited_for_and_its_digest_printed(
     assert image.pack(str(source)) == content  # the same bytes for the same files
 
 
-def test_only_what_git_tracks_is_uploaded(source: Path, tmp_path: Path) -> None:
+def test_only_what_git_tracks_is_uploaded(source: Path) -> None:
     """Without git, as in a build of cloudbuild.yaml, by the endings of our files."""
     assert image.sources(str(source)) == sorted([*TRACKED, "src/terraform"])
     os.unlink(source / "deploy/terraform/main.tf")  # deleted, and not committed yet

@@ -174,7 +174,7 @@ def test_looking_changes_nothing(store: TokenStore, tmp_path: Path) -> None:
     assert everything() == before
 
 
-def test_ctrl_c_ends_the_following_quietly(store: TokenStore, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_following_quietly(tmp_path: Path) -> None:
     process = warm.Popen(
         [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

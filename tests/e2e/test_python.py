@@ -176,7 +176,7 @@ def test_of_two_processes_the_one_that_failed_says_why(values: dict[str, Any], t
     assert run.checkpoints == [4]
 
 
-def test_keys_of_both_forms_come_together(store: TokenStore, tmp_path: Path) -> None:
+def test_keys_of_both_forms_come_together(tmp_path: Path) -> None:
     given = {"schedule.steps": np.int64(50), "schedule": {"kind": "wsd"}, "data": {"store": maskwright.Store("s")}}
     assert nested(given) == {"schedule": {"steps": 50, "kind": "wsd"}, "data": {"store": "s"}}
     assert nested({"model.init_from": tmp_path, "optimizer": {"betas": (0.9, np.float32(0.5))}}) == {

@@ -522,9 +522,7 @@ def test_a_roberta_of_fairseq_speaks_as_before(
     assert np.abs(ours - theirs).max() < 1e-4
 
 
-def test_fairseqs_dictionary_becomes_the_tokenizer(
-    tokenizer: str, node: type[Node], cli: Cli, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_fairseqs_dictionary_becomes_the_tokenizer(tokenizer: str, node: type[Node], cli: Cli, tmp_path: Path) -> None:
     """A dictionary is in the order of its counts, GPT-2's numbers are not."""
     model = json.loads((Path(tokenizer) / "tokenizer.json").read_text())["model"]
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]

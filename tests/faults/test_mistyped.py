@@ -293,7 +293,7 @@ def test_mistakes_are_told_with_their_cure(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_package_that_is_not_installed_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_package_that_is_not_installed_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """adlfs is not among ours; s3fs and gcsfs are, in extras."""
     for package, scheme, says in (
         ("adlfs", "abfs", "abfs:// needs the package adlfs. Fix: pip install adlfs"),

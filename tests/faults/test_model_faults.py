@@ -162,7 +162,7 @@ def test_a_tensor_in_two_parts_is_refused(refused: Refused, folder: Path) -> Non
     assert "is in two of its files" in refused()[0]
 
 
-def test_a_file_much_larger_than_the_model_is_not_read(cli: Cli, folder: Path, tmp_path: Path) -> None:
+def test_a_file_much_larger_than_the_model_is_not_read(cli: Cli, folder: Path) -> None:
     """100 GB that take no room on disk, under a header that describes them truly."""
     size = 100_000_000_000
     (folder / WEIGHTS).write_bytes(raw({"a": tensor(0, size, [size // 4])}))

@@ -217,7 +217,7 @@ def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cach
     assert len(fetched) == len({*fetched}) == len([name for name in files(store.location) if name != "manifest.json"])
 
 
-def test_cloud_storage_that_fails_now_and_then(gcs: Cloud, store: TokenStore, tmp_path: Path) -> None:
+def test_cloud_storage_that_fails_now_and_then(gcs: Cloud, store: TokenStore) -> None:
     gcs.fault(".*", 503)
     remote.push(store.location, "gs://bucket/stores/one")
     gcs.fault(".*", 429)
@@ -230,7 +230,7 @@ def test_cloud_storage_that_fails_now_and_then(gcs: Cloud, store: TokenStore, tm
     assert "stores/two/manifest.json" not in gcs.files("bucket")
 
 
-def test_s3(store: TokenStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_s3(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("s3fs", reason="needs the extra s3")
     server = pytest.importorskip("moto.server", reason="needs moto").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()

@@ -73,7 +73,7 @@ def test_a_store_and_a_run_of_text_behind_a_password(mine: Mine, tokenizer: str)
     mine.run("export", "run", "--to", "model")
 
 
-def test_reports_of_text_behind_a_password(mine: Mine, tokenizer: str) -> None:
+def test_reports_of_text_behind_a_password(mine: Mine) -> None:
     for name in ("latin.txt", "stories.txt"):
         told = mine.run("data", "audit", f"{ADDRESS}/{name}{SIGNED}", "--json")
         assert "host.example" in told or name == "stories.txt"
@@ -98,7 +98,7 @@ def test_errors_that_quote_an_address(path: str, code: int, words: str, mine: Mi
     assert not (mine.folder / "store").exists()
 
 
-def test_addresses_where_only_folders_belong(mine: Mine, tokenizer: str) -> None:
+def test_addresses_where_only_folders_belong(mine: Mine) -> None:
     secret = f"s3://me:{PASSWORD}@bucket/x?token={QUERY}"
     write_config(mine.folder / "given.yaml", secret)
     for command in (
@@ -171,7 +171,7 @@ def test_a_comment_of_the_configuration(mine: Mine, tokenizer: str) -> None:
     )
 
 
-def test_an_error_in_the_middle_of_a_run(mine: Mine, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_middle_of_a_run(mine: Mine) -> None:
     from maskwright.run.directory import RunDirectory, Status
 
     directory = RunDirectory(str(mine.folder))

@@ -257,7 +257,7 @@ def test_only_the_ratio_of_weights_counts(kind: type[Any], config: Make, store: 
 
 
 def test_after_a_step_that_is_not_finite_nothing_changes(
-    config: Make, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device runs ahead: what is bad is found at the next log line, named by its step, and has changed nothing."""
     batch = Loader.batch

@@ -42,7 +42,7 @@ def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ultrabert", "nomic_bert"])
 def test_an_update_by_muon_of_grouped_queries_and_of_a_head_is_that_of_torch(
-    store: TokenStore, config: Callable[..., RunConfig], kind: str
+    config: Callable[..., RunConfig], kind: str
 ) -> None:
     """Keys and values have fewer rows than queries; each is moved by itself. NomicBERT has token types beside them."""
     run = config(**{"optimizer.kind": "muon", "engine.kind": "jax", "engine.dtype": "fp32"})

@@ -398,7 +398,7 @@ def test_a_place_that_refuses_the_run_or_is_too_small_is_the_commands_answer() -
     assert refused("base", "h100", engine=jax) and not refused("nano", "cpu:8", engine=jax)
 
 
-def test_the_report_says_what_each_number_is(config: Callable[..., RunConfig]) -> None:
+def test_the_report_says_what_each_number_is() -> None:
     one = work("base", 128, 512)
     quotes = [show.Quote("SPOT", "us-central1", "a machine", 36.0, "2026-08-20")]
     text = PlanReport(one, [projected(one, place("h100"), quotes)]).report()

@@ -364,7 +364,7 @@ def test_zstd_of_any_window_in_several_frames_is_read(tmp_path: Path) -> None:
         assert fails(path, layout="lines").startswith("FILE:3: is cut short or damaged")
 
 
-def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one\n")
 
