@@ -19,7 +19,7 @@ WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 FORMS = [path for path in sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) if path.name != "config.yml"]
 
 
-def test_one_version() -> None:
+def test_one_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     newest = re.search(r"^## (\S+)(?: \((\d{4}-\d\d-\d\d)\))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -39,7 +39,7 @@ def test_one_version() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_github_can_read_it(schema: str, files: list[Path]) -> None:
+def test_github_can_read_it(schema, files):
     assert files
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
     judged = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -47,7 +47,7 @@ def test_github_can_read_it(schema: str, files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_take_fixed_actions_few_rights_and_our_scripts(path: Path) -> None:
+def test_workflows_take_fixed_actions_few_rights_and_our_scripts(path):
     text = path.read_text()
     used = re.findall(r"uses: (\S+)(.*)", text)
     for action, comment in used:
@@ -62,7 +62,7 @@ def test_workflows_take_fixed_actions_few_rights_and_our_scripts(path: Path) -> 
         assert os.access(ROOT / script, os.X_OK), script
 
 
-def test_the_text_of_a_release_has_no_dead_links(tmp_path: Path) -> None:
+def test_the_text_of_a_release_has_no_dead_links(tmp_path):
     """The links of the changelog's section lead to the files of the tag, and each file of the release is attested."""
     jobs = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
     steps = {step.get("name"): step for job in jobs.values() for step in job["steps"]}
@@ -83,16 +83,16 @@ def test_the_text_of_a_release_has_no_dead_links(tmp_path: Path) -> None:
     assert steps["Attest where the files come from"]["with"]["subject-path"] == "dist/*"
 
 
-def test_the_pythons_that_are_tested_are_those_that_are_allowed() -> None:
+def test_the_pythons_that_are_tested_are_those_that_are_allowed():
     allowed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     matrix = yaml.safe_load((GITHUB / "workflows" / "check.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
     assert f">={matrix['python'][0]}" == allowed
 
 
 @pytest.mark.long
-def test_a_commit_is_always_the_same_wheel_and_sdist(tmp_path: Path) -> None:
+def test_a_commit_is_always_the_same_wheel_and_sdist(tmp_path):
     """In two folders, with other modes and times of the files. Builds what is committed."""
-    built: list[dict[str, bytes]] = []
+    built = []
     for name, mask in (("one", 0o022), ("two", 0o077)):
         environment = os.environ | {"BUILD_PYTHON": sys.executable, "TZ": f"UTC{len(built)}"}
         command = f"umask {mask:03o} && git clone --quiet '{ROOT}' {name} && {name}/scripts/wheel"

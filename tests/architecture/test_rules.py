@@ -8,7 +8,6 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -24,7 +23,6 @@ from maskwright.cli.pages import finetuning_page, run_page
 from maskwright.config.finetuning import FinetuningOptimizer, read_finetune_config
 from maskwright.config.pretraining import ALL_KEYS, RunConfig, read_config
 from maskwright.core.extras import EXTRAS, TRAIN
-from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
@@ -124,11 +122,11 @@ FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litd
 
 
 @cache
-def tree(path: Path) -> ast.Module:
+def tree(path):
     return ast.parse(path.read_text())
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+def imports(path):
     """(module, at the top of the file) of each import."""
     top = set(map(id, tree(path).body))
     for node in ast.walk(tree(path)):
@@ -140,14 +138,14 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
             yield from ((f"{node.module}.{alias.name}", id(node) in top) for alias in node.names)
 
 
-def name(path: Path) -> str:
+def name(path):
     return path.relative_to(SOURCE).as_posix()
 
 
-def of_each_file(rule: Callable[[Path], None]) -> Callable[[], None]:
+def of_each_file(rule):
     """One test of all files, which says what each of them breaks."""
 
-    def test() -> None:
+    def test():
         broken = []
         for path in FILES:
             try:
@@ -160,7 +158,7 @@ def of_each_file(rule: Callable[[Path], None]) -> Callable[[], None]:
 
 
 @of_each_file
-def test_imports_point_down(path: Path) -> None:
+def test_imports_point_down(path):
     if name(path) in TOP:
         return
     package = name(path).split("/")[0]
@@ -170,15 +168,15 @@ def test_imports_point_down(path: Path) -> None:
             assert parts[1] in {package} | LAYERS[package], f"{name(path)} imports {module}"
 
 
-def test_every_package_of_a_room_has_its_floor() -> None:
-    packages: dict[str, set[str]] = {}
+def test_every_package_of_a_room_has_its_floor():
+    packages = {}
     for path in SOURCE.glob("*/*/__init__.py"):
         packages.setdefault(path.parent.parent.name, set()).add(path.parent.name)
     assert packages == {room: set().union(*floors) for room, floors in ROOMS.items()}
 
 
 @of_each_file
-def test_no_arrow_inside_a_room_goes_up(path: Path) -> None:
+def test_no_arrow_inside_a_room_goes_up(path):
     """Of the files that lie in a room beside its packages, the circles are refused, by the next test."""
     room, *rest = name(path).split("/")
     floors = ROOMS.get(room, [])
@@ -191,14 +189,14 @@ def test_no_arrow_inside_a_room_goes_up(path: Path) -> None:
             assert floor[inside[0]] < floor[rest[0]], f"{name(path)} imports {module}"
 
 
-def test_no_imports_in_a_circle() -> None:
+def test_no_imports_in_a_circle():
     """Of modules and, inside each package, of its sub-packages; imports inside functions count too."""
     modules = {"maskwright." + name(path).removesuffix(".py").replace("/", "."): path for path in FILES}
-    arrows: dict[str, set[str]] = {}
+    arrows = {}
     for module, path in modules.items():
         arrows[module] = {found for found, _ in imports(path) if found in modules and found != module}
     assert_no_circle(arrows)
-    rooms: dict[str, set[str]] = {}
+    rooms = {}
     for module, found in arrows.items():
         for other in found:
             mine, theirs = module.split("."), other.split(".")
@@ -208,7 +206,7 @@ def test_no_imports_in_a_circle() -> None:
     assert_no_circle(rooms)
 
 
-def assert_no_circle(arrows: dict[str, set[str]]) -> None:
+def assert_no_circle(arrows):
     try:
         list(TopologicalSorter(arrows).static_order())
     except CycleError as error:
@@ -216,7 +214,7 @@ def assert_no_circle(arrows: dict[str, set[str]]) -> None:
 
 
 @of_each_file
-def test_heavy_libraries_have_few_doors(path: Path) -> None:
+def test_heavy_libraries_have_few_doors(path):
     for module, _ in imports(path):
         library = module.split(".")[0]
         assert library not in FORBIDDEN, f"{name(path)} imports {library}"
@@ -227,11 +225,11 @@ def test_heavy_libraries_have_few_doors(path: Path) -> None:
         assert not {"torch", "numpy", "jax"} & {module.split(".")[0] for module, _ in imports(path)}
 
 
-def test_no_decision_by_a_sentence_of_our_own() -> None:
+def test_no_decision_by_a_sentence_of_our_own():
     """Types, reasons and exit codes decide. Looks for `… in str(error)`, `error.what.startswith(…)` and a regex on
     either."""
 
-    def text_of_an_error(node: ast.AST) -> bool:
+    def text_of_an_error(node):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str":
             return any(isinstance(one, ast.Name) and one.id in ("error", "failure") for one in node.args)
         return isinstance(node, ast.Attribute) and node.attr in ("what", "message")
@@ -239,7 +237,7 @@ def test_no_decision_by_a_sentence_of_our_own() -> None:
     found = set()
     for path in FILES:
         for node in ast.walk(tree(path)):
-            looked_at: list[ast.expr] = []
+            looked_at = []
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
                 looked_at = node.comparators
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -252,7 +250,7 @@ def test_no_decision_by_a_sentence_of_our_own() -> None:
     assert found == set(FOREIGN_TEXT)
 
 
-def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
+def test_one_function_says_how_a_python_of_its_own_is_started():
     """Python imports from the working directory, which may be somebody else's, unless it is told not to."""
     started = [
         name(path)
@@ -263,14 +261,14 @@ def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
     assert started == ["processes/child.py"]
 
 
-def test_commands_to_be_typed_quote_the_places_in_them() -> None:
+def test_commands_to_be_typed_quote_the_places_in_them():
     """`console.typed` does: a folder's name may have a space."""
     command = re.compile(r"maskwright (?:[a-z]+ )+(?:--[a-z-]+ )*\{")
     lines = [(name(path), line) for path in FILES for line in path.read_text().splitlines()]
     assert not [(file, line) for file, line in lines if command.search(line) and "prog_name=" not in line]
 
 
-def test_one_room_prints() -> None:
+def test_one_room_prints():
     """So that nothing of others reaches a terminal with control characters. The other two answer their parent."""
     printing = {
         name(path)
@@ -282,15 +280,15 @@ def test_one_room_prints() -> None:
 
 
 @of_each_file
-def test_functions_fit_a_screen(path: Path) -> None:
+def test_functions_fit_a_screen(path):
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno
             assert length <= 75, f"{name(path)}: {node.name} has {length} lines"
 
 
-def test_a_public_class_name_stands_for_one_thing() -> None:
-    defined: dict[str, list[str]] = {}
+def test_a_public_class_name_stands_for_one_thing():
+    defined = {}
     for path in FILES:
         for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -298,19 +296,19 @@ def test_a_public_class_name_stands_for_one_thing() -> None:
     assert not {word: files for word, files in defined.items() if len(files) > 1}
 
 
-def test_every_package_is_in_the_layers() -> None:
+def test_every_package_is_in_the_layers():
     assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} == set(LAYERS)
     assert {path.name for path in SOURCE.glob("*.py")} == TOP
 
 
-def test_the_house_is_the_table_of_the_architecture() -> None:
+def test_the_house_is_the_table_of_the_architecture():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("### The rooms")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
     told = {room: set(re.findall(r"`(\w+)`", below)) for room, below in rows}
     assert told.pop("cli") == set() and told == {room: below for room, below in LAYERS.items() if room != "cli"}
 
 
-def test_help_and_import_load_nothing_heavy() -> None:
+def test_help_and_import_load_nothing_heavy():
     """That of each place to submit to as well, with what it imports to know its options, and an error's last line: a
     light installation has none of these."""
     code = (
@@ -326,7 +324,7 @@ def test_help_and_import_load_nothing_heavy() -> None:
     assert "pretrain" in result.stdout and "submit kubernetes" in result.stdout
 
 
-def test_number_of_configuration_keys_is_pinned() -> None:
+def test_number_of_configuration_keys_is_pinned():
     """Each key is a promise. Adding one is a decision: change this number, CHANGELOG and docs with it."""
     assert len(ALL_KEYS) == 74
 
@@ -335,7 +333,7 @@ ENGINES_SECTIONS = ("data", "masking", "model", "optimizer", "schedule", "phases
 """Of the configuration: those whose keys can make torch and JAX differ."""
 
 
-def words(key: str) -> set[str]:
+def words(key):
     """What a key of the configuration may say, when that is one of a few words."""
     kind = RunConfig
     for name in key.split("."):
@@ -344,9 +342,9 @@ def words(key: str) -> set[str]:
     return {word for one in kinds if get_origin(one) is Literal for word in get_args(one)}
 
 
-def test_every_option_is_compared_between_torch_and_jax() -> None:
+def test_every_option_is_compared_between_torch_and_jax():
     keys = {key for key in ALL_KEYS if key.split(".")[0] in ENGINES_SECTIONS}
-    compared: dict[str, set[object]] = {}
+    compared = {}
     for row in ROWS.values():
         for key, value in row.items():
             compared.setdefault(key, set()).add(repr(value) if isinstance(value, list) else value)
@@ -357,7 +355,7 @@ def test_every_option_is_compared_between_torch_and_jax() -> None:
     assert words("optimizer.kind") == {"adamw", "muon"}  # that it finds any
 
 
-def test_each_row_of_the_mutants_is_a_change_of_one_place_with_tests_that_are_there() -> None:
+def test_each_row_of_the_mutants_is_a_change_of_one_place_with_tests_that_are_there():
     """`scripts/mutants` makes the changes. Each room has some; a new promise brings a row."""
     script = runpy.run_path(str(ROOT / "scripts" / "mutants"))
     rows = script["rows"]()
@@ -365,13 +363,13 @@ def test_each_row_of_the_mutants_is_a_change_of_one_place_with_tests_that_are_th
     assert len(rows) >= 120 and set(map(script["room"], rows)) == set(LAYERS)
 
 
-def test_quick_tests_fit_into_five_minutes_of_two_cores() -> None:
+def test_quick_tests_fit_into_five_minutes_of_two_cores():
     seconds = tiers.durations()
     assert {*tiers.ALWAYS.values()} <= {*seconds} and seconds[tiers.REST] > 60.0
     assert sum(taken for test, taken in seconds.items() if not tiers.is_long(test, seconds)) < tiers.QUICK_TOTAL_SECONDS
 
 
-def test_repository_speaks_of_the_product_alone() -> None:
+def test_repository_speaks_of_the_product_alone():
     """No machine's paths and no package index in what is committed."""
     words = ("/work/", "/root/", "/opt/wheels", "/opt/pypi", "file:///", "extra-index-url")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
@@ -384,13 +382,13 @@ def test_repository_speaks_of_the_product_alone() -> None:
         assert not [word for word in words if word in text], file
 
 
-def test_locks_agree_and_hold_what_the_project_asks_for() -> None:
+def test_locks_agree_and_hold_what_the_project_asks_for():
     """`scripts/lock` makes them. Several at once can be installed only where a package has the same versions in all."""
     locks = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}
-    pins: dict[str, set[str]] = {}
+    pins = {}
     for text in locks.values():
         assert text.count("==") <= text.count("--hash=sha256:")
-        own: dict[str, set[str]] = {}
+        own = {}
         for line in re.findall(r"^\S+==\S+", text, re.MULTILINE):
             own.setdefault(line.partition("==")[0], set()).add(line)
         for package, lines in own.items():
@@ -408,18 +406,18 @@ def test_locks_agree_and_hold_what_the_project_asks_for() -> None:
     assert set(EXTRAS.values()) <= set(extras)
 
 
-def test_scripts_are_executable() -> None:
+def test_scripts_are_executable():
     for script in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]:
         assert os.access(script, os.X_OK), script
 
 
-def test_configuration_page_is_the_configuration() -> None:
+def test_configuration_page_is_the_configuration():
     """`maskwright schema > docs/configuration.md` renews it."""
     assert (ROOT / "docs" / "configuration.md").read_text() == run_page()
     assert (ROOT / "docs" / "finetuning-configuration.md").read_text() == finetuning_page()
 
 
-def test_the_page_has_the_encoders_that_tests_run_on() -> None:
+def test_the_page_has_the_encoders_that_tests_run_on():
     """`python tests/family_table.py` prints it, with tests/ on the path."""
     assert family_table.table() in (ROOT / "docs" / "recipes.md").read_text()
 
@@ -428,7 +426,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_loads_and_plans(recipe: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_every_recipe_loads_and_plans(recipe, store, tmp_path):
     """As `pretrain --dry-run` does, on a small store."""
     config = read_config(str(recipe), [f"data.store={store.location}", "batch.virtual_workers=1"])
     small = ["batch.micro_batch_rows=1", f"data.store={store.location}", "batch.virtual_workers=1"]
@@ -446,14 +444,14 @@ FINETUNE_RECIPES = sorted((ROOT / "recipes" / "finetune").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("recipe", FINETUNE_RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_of_fine_tuning_has_the_setting_of_all(recipe: Path) -> None:
+def test_every_recipe_of_fine_tuning_has_the_setting_of_all(recipe):
     config = read_finetune_config(recipe.stem)
     assert (config.schedule.kind, config.schedule.epochs, config.batch.examples) == ("cosine", 5.0, 16)
     assert config.optimizer == FinetuningOptimizer(learning_rate=4e-5)
 
 
 @of_each_file
-def test_every_error_in_the_input_says_how_to_fix_it(path: Path) -> None:
+def test_every_error_in_the_input_says_how_to_fix_it(path):
     kinds = {"InputError", "ConfigError", "SourceError", "StoreError", "TokenizerError", "ModelError"}
     kinds |= {"CheckpointError", "HealthError", "CloudError", "Refused"}
     for node in ast.walk(tree(path)):

@@ -7,7 +7,6 @@ import re
 import token
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +47,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CODE = re.compile(r"`[^`]*`|\{[^{}]*\}")
 
 
-def lines(text: str) -> Iterator[tuple[int, str]]:
+def lines(text):
     """(number, words) of the lines of prose, without blocks of code, comments, and lines that are excused."""
     text = FENCED.sub(_emptied, text)
     marked = {number: line for number, line in enumerate(text.splitlines(), 1) if EXCUSED.search(line)}
@@ -58,12 +57,12 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _emptied(found: re.Match[str]) -> str:
+def _emptied(found):
     """Lines keep their numbers."""
     return "\n" * found[0].count("\n")
 
 
-def python_lines(text: str) -> Iterator[tuple[int, str]]:
+def python_lines(text):
     """(number, words) of the lines of docstrings, comments and strings, without code in backticks or braces, and lines
     that are excused. Only a file that has one of the words is tokenized, which is slow."""
     if not ANY.search(text):
@@ -76,7 +75,7 @@ def python_lines(text: str) -> Iterator[tuple[int, str]]:
                     yield number, CODE.sub("…", line)
 
 
-def found(path: Path, patterns: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+def found(path, patterns):
     """(line, words, pattern)"""
     of_file = lines if path.suffix == ".md" else python_lines
     for number, line in of_file(path.read_text(encoding="utf-8")):
@@ -85,7 +84,7 @@ def found(path: Path, patterns: Iterable[str]) -> Iterator[tuple[int, str, str]]
                 yield number, match[0], pattern
 
 
-def test_pages_and_sources_use_the_words_of_their_readers() -> None:
+def test_pages_and_sources_use_the_words_of_their_readers():
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {words!r}. Rather: {WORDS[pattern]}"
         for path in [*PAGES, *SOURCES]
@@ -94,7 +93,7 @@ def test_pages_and_sources_use_the_words_of_their_readers() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_word_is_found_and_excused() -> None:
+def test_a_word_is_found_and_excused():
     text = "It goes on.\n```\nanew\n```\n`a` knows. <!-- word: a citation -->\n<!-- word: a name -->\nBeside it.\nanew"
     assert list(lines(text)) == [(1, "It goes on."), (8, "anew")]
     source = 'beside = f"{a.beside} beside `beside`"\n# anew\n"""It is\nspelt."""\ny = "it anew"  # word: a quotation\n'

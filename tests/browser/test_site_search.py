@@ -3,7 +3,6 @@
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from browser.served import browser_path, opened, until
@@ -44,7 +43,7 @@ onmessage = async ({ data }) => {
 """
 
 
-def test_a_frame_does_what_a_worker_does(browser: Any, tmp_path: Path) -> None:
+def test_a_frame_does_what_a_worker_does(browser, tmp_path):
     """Messages both ways and as they were when they were sent, scripts beside the worker's own, errors, and an end."""
     (tmp_path / "deep").mkdir()
     shutil.copy(SHIM, tmp_path)
@@ -68,7 +67,7 @@ def test_a_frame_does_what_a_worker_does(browser: Any, tmp_path: Path) -> None:
         assert page.evaluate("others.length") == 2
 
 
-def test_served_pages_keep_the_browsers_workers(browser: Any) -> None:
+def test_served_pages_keep_the_browsers_workers(browser):
     context = browser.new_context()
     page = context.new_page()
     page.route("**/*", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"))
@@ -78,12 +77,12 @@ def test_served_pages_keep_the_browsers_workers(browser: Any) -> None:
     context.close()
 
 
-def test_the_site_is_searched_from_its_folder(browser: Any) -> None:
+def test_the_site_is_searched_from_its_folder(browser):
     """`scripts/docs` builds it."""
     built = SITE / "site" / SHIM.name
     if not built.exists() or built.read_bytes() != SHIM.read_bytes():
         pytest.skip("needs build/site of this checkout, which scripts/docs builds")
-    elsewhere: list[str] = []
+    elsewhere = []
     with opened(browser, (SITE / "index.html").as_uri(), ready=".md-search__input") as page:
         page.on("request", lambda request: elsewhere.append(request.url))
         page.reload()

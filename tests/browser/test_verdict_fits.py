@@ -1,8 +1,6 @@
 """The page of a verdict in a browser's window."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ HIDDEN = """[...document.querySelectorAll('figure div')].filter((box) => box.scr
     .map((box) => box.ariaLabel)"""
 
 
-def test_every_table_can_be_read_without_scrolling(browser: Any, tmp_path: Path) -> None:
+def test_every_table_can_be_read_without_scrolling(browser, tmp_path):
     results = results_of(World(examples=60, seeds=6).right(np.random.default_rng(0), 0.0, 0.1, 0.0))
     arms = (replace(arm, description=LONG, seconds=12_345.0, tokens=123_456_789) for arm in results.arms)
     runs = (replace(run, tokens=123_456) for run in results.runs)

@@ -5,9 +5,6 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from browser.made_runs import MadeRun, crowd
@@ -26,14 +23,14 @@ DRAWN = ".panel .main-svg"
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+def served():
     server = Served()
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(tmp_path_factory):
     """A run of eight ranks of which one is hung, and one that is over."""
     root = tmp_path_factory.mktemp("two")
     events = (
@@ -46,22 +43,22 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def seen(page: Any, selector: str) -> str:
+def seen(page, selector):
     return " ".join(page.inner_text(selector).split())
 
 
-def traces(page: Any, panel: int = 0) -> list[dict[str, Any]]:
+def traces(page, panel=0):
     """Name, number of points and last x of each curve with values of its own, of one panel."""
     script = """(panel) => document.querySelectorAll(".plot")[panel].data
         .filter((one) => one.name).map((one) => ({name: one.name, points: one.x.length, last: one.x.at(-1)}))"""
-    return page.evaluate(script, panel)  # type: ignore[no-any-return]
+    return page.evaluate(script, panel)
 
 
-def choose(page: Any, name: str) -> None:
+def choose(page, name):
     page.locator(".run .name", has_text=re.compile(f"^{re.escape(name)}$")).click()
 
 
-def test_a_run_is_shown(browser: Any, served: Served, two: Path) -> None:
+def test_a_run_is_shown(browser, served, two):
     with opened(browser, served.folder(two), ready=DRAWN) as page:
         assert page.locator("#list li").count() == 2
         assert "hung" in seen(page, "#list") and "done" in seen(page, "#list")
@@ -85,9 +82,7 @@ def test_a_run_is_shown(browser: Any, served: Served, two: Path) -> None:
         assert "1 line with “step 3900”" in seen(page, "#log-found")
 
 
-def test_a_long_log_is_shown_from_its_end_and_as_it_grows(
-    browser: Any, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_log_is_shown_from_its_end_and_as_it_grows(browser, served, tmp_path, monkeypatch):
     lines = [f"line {number}" for number in range(50_000)]
     made = MadeRun(tmp_path / "long", lines=40).write()
     log = made.folder / "log.txt"
@@ -95,8 +90,8 @@ def test_a_long_log_is_shown_from_its_end_and_as_it_grows(
     monkeypatch.setattr("maskwright.monitor.watch.details.READ_BYTES", 300_000)
     with opened(browser, served.folder(tmp_path), ready="#log .log-line") as page:
 
-        def shown() -> list[str]:
-            return page.locator("#log .log-line").all_inner_texts()  # type: ignore[no-any-return]
+        def shown():
+            return page.locator("#log .log-line").all_inner_texts()
 
         assert shown() == lines[-200:]
         page.click("#log-older")
@@ -118,7 +113,7 @@ def test_a_long_log_is_shown_from_its_end_and_as_it_grows(
         assert shown()[0] == "line 31" and "searched" not in seen(page, "#log-found")
 
 
-def test_several_ranks_that_are_lost(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_several_ranks_that_are_lost(browser, served, tmp_path):
     MadeRun(tmp_path / "torn", ranks=8, lost=(4, 5, 6, 7)).write()
     with opened(browser, served.folder(tmp_path), ready="#ranks .strip") as page:
         assert "Ranks 4 to 7 on vm are lost: their process" in seen(page, "#ranks")
@@ -139,7 +134,7 @@ def test_several_ranks_that_are_lost(browser: Any, served: Served, tmp_path: Pat
         assert told[0].startswith("gs://b/far · read 40 s ago") and told[1].endswith("Listed 60 s ago.")
 
 
-def test_by_keyboard(browser: Any, served: Served, two: Path) -> None:
+def test_by_keyboard(browser, served, two):
     with opened(browser, served.folder(two), ready=DRAWN) as page:
         page.focus("#filter")
         page.keyboard.type("narrow")
@@ -158,7 +153,7 @@ def test_by_keyboard(browser: Any, served: Served, two: Path) -> None:
             page.keyboard.press("Enter")
         first = "document.querySelector('.plot').data.find((one) => one.name).x[0]"
         until(page, f"{first} >= 5000")
-        requests: list[str] = []
+        requests = []
         page.on("request", lambda asked: requests.append(asked.url))
         for given, said in (
             ("many", "A step is a whole number, 0 or more."),
@@ -183,7 +178,7 @@ def test_by_keyboard(browser: Any, served: Served, two: Path) -> None:
         until(page, "document.getElementById('no-curves').textContent === 'There is no log line in these steps.'")
 
 
-def test_curves_are_what_is_asked_for(browser: Any, served: Served, two: Path) -> None:
+def test_curves_are_what_is_asked_for(browser, served, two):
     with opened(browser, served.folder(two), ready=DRAWN) as page:
         choose(page, "narrow")
         until(page, "document.getElementById('chosen-title').textContent === 'narrow'")
@@ -220,7 +215,7 @@ def test_curves_are_what_is_asked_for(browser: Any, served: Served, two: Path) -
         assert seen(page, "#chosen-title") == "narrow" and page.input_value("#x-axis") == "time"
 
 
-def test_two_runs_over_each_other(browser: Any, served: Served, two: Path) -> None:
+def test_two_runs_over_each_other(browser, served, two):
     with opened(browser, served.folder(two), ready=DRAWN) as page:
         choose(page, "wide")
         page.check("[aria-label='Compare narrow']")
@@ -237,7 +232,7 @@ def test_two_runs_over_each_other(browser: Any, served: Served, two: Path) -> No
         until(page, "document.getElementById('happened').textContent.includes('trained to the end')")
 
 
-def test_fine_tuning_is_judged_by_its_own_metric(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_fine_tuning_is_judged_by_its_own_metric(browser, served, tmp_path):
     """Which a run of pretraining beside it does not have, and neither has a run that has not measured anything."""
     losses = ["learning rate", "gradient norm, before clipping", "tokens/s"]
     MadeRun(tmp_path / "classes", metric="f1_macro", seed=1).write()
@@ -271,13 +266,13 @@ def test_fine_tuning_is_judged_by_its_own_metric(browser: Any, served: Served, t
         assert not page.is_checked("#metric-list [value=valid_f1_macro]")
 
 
-def hold(page: Any, pattern: str) -> Callable[[], None]:
+def hold(page, pattern):
     """Keeps answers on their way. What is given back waits for the first, and lets them go with all that come later."""
-    held: list[Any] = []
-    free: list[bool] = []
+    held = []
+    free = []
     page.route(re.compile(pattern), lambda asked: asked.continue_() if free else held.append(asked))
 
-    def release() -> None:
+    def release():
         while not held:
             page.wait_for_timeout(20)
         free.append(True)
@@ -287,7 +282,7 @@ def hold(page: Any, pattern: str) -> Callable[[], None]:
     return release
 
 
-def test_others_are_chosen_while_curves_are_on_their_way(browser: Any, served: Served, two: Path) -> None:
+def test_others_are_chosen_while_curves_are_on_their_way(browser, served, two):
     with opened(browser, served.folder(two), ready=DRAWN) as page:
         choose(page, "wide")
         until(page, "document.getElementById('chosen-title').textContent === 'wide'")
@@ -303,7 +298,7 @@ def test_others_are_chosen_while_curves_are_on_their_way(browser: Any, served: S
         assert seen(page, "#chosen-title") == "wide"
 
 
-def test_it_lives(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_it_lives(browser, served, tmp_path):
     run = MadeRun(tmp_path / "alive").write()
     with opened(browser, served.folder(tmp_path), ready=DRAWN) as page:
         page.evaluate("document.querySelector('#list li').mark = document.querySelector('.plot').mark = 'the same'")
@@ -316,10 +311,10 @@ def test_it_lives(browser: Any, served: Served, tmp_path: Path) -> None:
         assert page.evaluate(marks) == ["the same", "the same"]
 
 
-def answering(run: MadeRun, asked: list[str]) -> threading.Thread:
+def answering(run, asked):
     """Does what training does with a request."""
 
-    def answer() -> None:
+    def answer():
         until = time.monotonic() + 120
         while not (run.folder / "request.json").exists():
             if time.monotonic() > until:
@@ -334,14 +329,14 @@ def answering(run: MadeRun, asked: list[str]) -> threading.Thread:
     return thread
 
 
-def test_stop(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_stop(browser, served, tmp_path):
     run = MadeRun(tmp_path / "alive", lines=50).write()
     with opened(browser, served.folder(tmp_path), ready="#stop:enabled") as page:
         assert TOKEN not in page.url
         page.click("#stop")
         page.click("#confirm button[value=no]")
         assert not page.is_visible("#confirm") and not (run.folder / "request.json").exists()
-        asked: list[str] = []
+        asked = []
         thread = answering(run, asked)
         page.click("#stop")
         assert "Stop alive?" in seen(page, "#confirm-title")
@@ -353,7 +348,7 @@ def test_stop(browser: Any, served: Served, tmp_path: Path) -> None:
         page.wait_for_selector("#stop:disabled")
 
 
-def test_only_the_run_that_was_asked_waits(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_only_the_run_that_was_asked_waits(browser, served, tmp_path):
     for name in ("one", "two"):
         MadeRun(tmp_path / name, lines=50).write()
     with opened(browser, served.folder(tmp_path), ready="#stop:enabled", refused="409") as page:
@@ -382,7 +377,7 @@ def test_only_the_run_that_was_asked_waits(browser: Any, served: Served, tmp_pat
         until(page, "document.getElementById('answered').textContent.includes('is not running (failed at step')")
 
 
-def test_the_token_is_asked_for(browser: Any, served: Served, two: Path) -> None:
+def test_the_token_is_asked_for(browser, served, two):
     """Without it, the server tells nothing."""
     served.folder(two)
     with opened(browser, served.address, ready="#locked:not([hidden])", refused="401") as page:
@@ -393,7 +388,7 @@ def test_the_token_is_asked_for(browser: Any, served: Served, two: Path) -> None
         assert not page.is_visible("#locked")
 
 
-def test_on_a_phone_in_the_dark(browser: Any, served: Served, two: Path) -> None:
+def test_on_a_phone_in_the_dark(browser, served, two):
     size = {"width": 360, "height": 740}
     with opened(browser, served.folder(two), viewport=size, has_touch=True, color_scheme="dark") as page:
         choose(page, "wide")
@@ -409,13 +404,13 @@ def test_on_a_phone_in_the_dark(browser: Any, served: Served, two: Path) -> None
             until(page, f"document.querySelector('.plot').layout.paper_bgcolor === '{colour}'")
 
 
-def test_without_a_run(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_without_a_run(browser, served, tmp_path):
     with opened(browser, served.folder(tmp_path), ready="#none:not([hidden])") as page:
         assert f"No run yet in {tmp_path}" in seen(page, "#none")
         assert not page.is_visible("#chosen")
 
 
-def test_a_crowd(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_a_crowd(browser, served, tmp_path):
     """The rows stay, and of a long run as many points come as the page can show."""
     crowd(tmp_path, 100, 10_000)
     alive = MadeRun(tmp_path / "alive", lines=20).write()
@@ -439,7 +434,7 @@ def test_a_crowd(browser: Any, served: Served, tmp_path: Path) -> None:
         assert names == ["alive", *(f"sweep/run-{number:03d}" for number in range(100))]
 
 
-def test_text_of_a_run_is_text(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_text_of_a_run_is_text(browser, served, tmp_path):
     name = EVIL.replace("/", "")
     MadeRun(tmp_path / name, config={EVIL: EVIL}, log=(EVIL, "${1}")).write()
     MadeRun(tmp_path / "other", lines=20, seed=1).write()
@@ -458,7 +453,7 @@ def test_text_of_a_run_is_text(browser: Any, served: Served, tmp_path: Path) -> 
         assert "<img src=x" in "".join(page.locator(".hoverlayer text").all_text_contents())
 
 
-def test_the_server_is_gone_and_back(browser: Any, served: Served, two: Path) -> None:
+def test_the_server_is_gone_and_back(browser, served, two):
     with opened(browser, served.folder(two), ready=DRAWN, refused="net::ERR_CONNECTION_REFUSED") as page:
         served.stop()
         page.wait_for_selector("#gone:not([hidden])")
@@ -468,9 +463,9 @@ def test_the_server_is_gone_and_back(browser: Any, served: Served, two: Path) ->
         page.wait_for_selector("#gone", state="hidden")
 
 
-def test_words_are_those_of_the_command_line(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_words_are_those_of_the_command_line(browser, served, tmp_path):
     numbers = [0, 0.4, 7, 99.4, 100, 1234, 9_999, 10_000, 54_321, 1e6, 2.34e9, 7e12]
-    pairs: list[tuple[str, Callable[[float], str]]] = [
+    pairs = [
         ("count", human_count),
         ("seconds", human_seconds),
         ("bytes", human_bytes),

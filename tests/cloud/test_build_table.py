@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,12 +45,12 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("asked", "listed"), ROWS, ids=[",".join(asked) for asked, _ in ROWS])
-def test_row_runs_its_commands(asked: tuple[str, str, str, str], listed: list[str]) -> None:
+def test_row_runs_its_commands(asked, listed):
     found, _ = commands(row_of(*asked), "e.yaml", ["slice", "group"])
     assert [" ".join(words) for words in found] == listed
 
 
-def test_everything_else_is_refused_with_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_else_is_refused_with_the_table(capsys):
     known = {asked for asked, _ in ROWS}
     asked = set(itertools.product(("initialize", "create", "update", "destroy", "default", "Create"), *[(D, T)] * 3))
     assert known < asked
@@ -64,7 +63,7 @@ def test_everything_else_is_refused_with_the_table(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("value", ["True", "yes", "1", "tru"])
-def test_flags_are_true_or_left_out(value: str) -> None:
+def test_flags_are_true_or_left_out(value):
     with pytest.raises(InputError, match="is not true"):
         row_of("update", value, D, D)
     assert row_of("update", "false", "", T) == row_of("update", D, D, T)
@@ -80,14 +79,12 @@ def test_flags_are_true_or_left_out(value: str) -> None:
         (("destroy", T, T, D), ["group"], [GROUP], "there is no slice"),
     ],
 )
-def test_a_part_that_the_yaml_lacks_is_said(
-    asked: tuple[str, str, str, str], parts: list[str], listed: list[str], told: str
-) -> None:
+def test_a_part_that_the_yaml_lacks_is_said(asked, parts, listed, told):
     found, remarks = commands(row_of(*asked), "e.yaml", parts)
     assert [" ".join(words) for words in found] == listed and told in " ".join(remarks)
 
 
-def test_refilling_has_a_substitution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refilling_has_a_substitution(tmp_path, capsys):
     path = tmp_path / "e.yaml"
     path.write_text(LAB)
     words = ["env", "build", str(path), "--disk", "true", "--dry-run", "--action"]
@@ -105,14 +102,14 @@ def test_refilling_has_a_substitution(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(shown.out)["steps"] == [step] and "_DISK=true has no effect in this row" in shown.err
 
 
-def test_create_needs_something_to_create_and_names_who_builds() -> None:
+def test_create_needs_something_to_create_and_names_who_builds():
     row = row_of("create", D, D, D)
     assert commands(row, "e.yaml", ["group"], "me@lab-proj")[0][0][-2:] == ["--service-account", "me@lab-proj"]
     with pytest.raises(InputError, match="neither slice nor group"):
         commands(row, "e.yaml", [])
 
 
-def test_words_are_ones_that_the_command_line_knows() -> None:
+def test_words_are_ones_that_the_command_line_knows():
     from typer.main import get_command
 
     from maskwright.cli.main import app
@@ -120,7 +117,7 @@ def test_words_are_ones_that_the_command_line_knows() -> None:
     for row in build_table.ROWS:
         for command in row.commands:
             *path, _ = (words := command.split())[: words.index("ENV") + 1]
-            known_by: Any = get_command(app)
+            known_by = get_command(app)
             for name in path:
                 known_by = known_by.commands[name]
             options = words[len(path) + 1 :]
@@ -131,9 +128,7 @@ def test_words_are_ones_that_the_command_line_knows() -> None:
 LAB = "name: lab1\nproject: lab-proj\nzone: us-east5-b\nslice: {accelerator: v6e, topology: 4x4}\n"
 
 
-def test_first_failure_ends_the_build_with_its_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_first_failure_ends_the_build_with_its_code(tmp_path, monkeypatch, capsys):
     codes = iter([0, 3])
     monkeypatch.setattr(child, "run", lambda words: next(codes))
     path = tmp_path / "e.yaml"
@@ -150,13 +145,13 @@ def test_first_failure_ends_the_build_with_its_code(
     assert "the commands after it are not run" in capsys.readouterr().err
 
 
-def test_page_has_every_row() -> None:
+def test_page_has_every_row():
     page = (Path(__file__).parents[2] / "deploy" / "older-setup.md").read_text()
     for row in build_table.ROWS:
         assert " · ".join(f"`{command}`" for command in row.commands) in page, row
 
 
-def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path, monkeypatch):
     """A seeding machine would be left, and a lock on the state. One that is not stopped gives its code."""
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexit 7\n")
@@ -168,10 +163,10 @@ def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monke
         "for _ in $(seq 100); do sleep 0.1; done\n"
     )
 
-    def stop(number: int, frame: object) -> None:
+    def stop(number, frame):
         raise StoppedEarly("by SIGTERM")
 
-    def stop_once_begun() -> None:
+    def stop_once_begun():
         while not (tmp_path / "begun").exists():  # its trap is set before
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGALRM)

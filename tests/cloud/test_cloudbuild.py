@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,18 +12,18 @@ from google_cloud.fake import fake_cloud
 from google_cloud.judge import Refused, api
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD: dict[str, Any] = yaml.safe_load((ROOT / "cloudbuild.yaml").read_text())
+BUILD = yaml.safe_load((ROOT / "cloudbuild.yaml").read_text())
 STEPS = {step["id"]: step for step in BUILD["steps"]}
 VALUES = "ENV_BUILD_NAME=lab\nPROJECT_ID=lab-proj\nZONE=us-east5-b\nTPU_ACCELERATOR_TYPE=v3-32\n"
 LAB = "name: lab1\nproject: lab-proj\nzone: us-east5-b\nslice: {accelerator: v6e, topology: 4x4}\n"
 
 
-def substituted(text: str, values: dict[str, str]) -> str:
+def substituted(text, values):
     """As Cloud Build does it: $_NAME, ${_NAME} and $PROJECT_ID, then $$ for a dollar."""
     known = {**BUILD["substitutions"], "PROJECT_ID": "lab-proj", **values}
     pattern = re.compile(r"\$\$|\$\{(\w+)\}|\$([A-Z_]+)")
 
-    def one(match: re.Match[str]) -> str:
+    def one(match):
         if match.group() == "$$":
             return "$"
         return known[match.group(1) or match.group(2)]  # Cloud Build refuses what it does not know
@@ -32,7 +31,7 @@ def substituted(text: str, values: dict[str, str]) -> str:
     return pattern.sub(one, text)
 
 
-def test_document_accepts_it_and_every_substitution_is_used() -> None:
+def test_document_accepts_it_and_every_substitution_is_used():
     document = api("cloudbuild", "v1")
     assert document is not None
     method, path, _ = document.match("POST", "/v1/projects/lab-proj/builds")
@@ -52,7 +51,7 @@ def test_document_accepts_it_and_every_substitution_is_used() -> None:
     assert len(shared) == len(BUILD["steps"]) and set(shared) == {"tools"}
 
 
-def test_nothing_turns_a_failure_into_success() -> None:
+def test_nothing_turns_a_failure_into_success():
     text = (ROOT / "cloudbuild.yaml").read_text()
     assert not re.search(r"\|\| *true|exit 0|allowFailure|trap|set \+e|-lock=false", text)
     for step in BUILD["steps"]:
@@ -62,7 +61,7 @@ def test_nothing_turns_a_failure_into_success() -> None:
 class Box:
     """A folder as /workspace, another as /tools, and stubs for the tools of the images."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.workspace, self.tools, self.log = path / "workspace", path / "tools", path / "log"
         (self.workspace / "deploy").mkdir(parents=True)
         (self.workspace / "src" / "maskwright" / "cloud").mkdir(parents=True)
@@ -70,12 +69,12 @@ class Box:
         self.log.touch()
         self.stub(self.tools / "python" / "bin" / "python", 'echo "python $*" >>"$LOG"; exit "${CODE:-0}"')
 
-    def stub(self, path: Path, body: str) -> None:
+    def stub(self, path, body):
         path.unlink(missing_ok=True)
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
 
-    def run(self, name: str, values: dict[str, str] | None = None, **variables: str) -> int:
+    def run(self, name, values=None, **variables):
         step = STEPS[name]
         script = substituted(step["args"][1], values or {}).replace("/tools", str(self.tools))
         given = dict(substituted(pair, values or {}).split("=", 1) for pair in step.get("env", []))
@@ -83,16 +82,16 @@ class Box:
         done = subprocess.run(["bash", step["args"][0], script], cwd=self.workspace, env=environment, check=False)
         return done.returncode
 
-    def lines(self) -> list[str]:
+    def lines(self):
         return self.log.read_text().splitlines()
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
+def box(tmp_path):
     return Box(tmp_path)
 
 
-def test_environment_step_builds_and_passes_its_exit_code_on(box: Box) -> None:
+def test_environment_step_builds_and_passes_its_exit_code_on(box):
     (box.workspace / "environment.yaml").write_text(LAB)
     asked = {"_BUILD_ACTION": "update", "_TPU": "true"}
     assert box.run("environment", asked) == 0
@@ -102,7 +101,7 @@ def test_environment_step_builds_and_passes_its_exit_code_on(box: Box) -> None:
     assert box.run("environment", asked, CODE="75") == 75
 
 
-def test_kubectl_is_at_hand(box: Box) -> None:
+def test_kubectl_is_at_hand(box):
     # docs.cloud.google.com/sdk/docs/downloads-docker: :stable holds gcloud and bq alone
     assert BUILD["substitutions"]["_KUBECTL_IMAGE"].endswith("/google-cloud-cli:latest")
     (box.workspace / "bin").mkdir()
@@ -115,7 +114,7 @@ def test_kubectl_is_at_hand(box: Box) -> None:
     assert box.run("kubectl", PATH="/usr/bin:/bin") != 0 or shutil.which("kubectl", path="/usr/bin:/bin")
 
 
-def test_values_env_is_imported_first_and_a_failed_import_ends_the_build(box: Box) -> None:
+def test_values_env_is_imported_first_and_a_failed_import_ends_the_build(box):
     for name in ("values.env", "values.env.auto"):
         (box.workspace / name).write_text(VALUES)
     assert box.run("environment", {"_BUILD_ACTION": "create", "_ACCELERATOR": "v6e"}) == 0
@@ -127,7 +126,7 @@ def test_values_env_is_imported_first_and_a_failed_import_ends_the_build(box: Bo
     assert len(box.lines()) == 3  # nothing was built after it
 
 
-def test_values_are_words_and_never_scripts(box: Box) -> None:
+def test_values_are_words_and_never_scripts(box):
     (box.workspace / "environment.yaml").write_text(LAB)
     assert box.run("environment", {"_BUILD_ACTION": '"; touch owned; $(touch owned) #'}) == 0
     assert not (box.workspace / "owned").exists()
@@ -135,7 +134,7 @@ def test_values_are_words_and_never_scripts(box: Box) -> None:
 
 
 @pytest.mark.parametrize("failing", ["venv", "pip", "maskwright"])
-def test_python_step_ends_with_the_first_that_fails(box: Box, failing: str) -> None:
+def test_python_step_ends_with_the_first_that_fails(box, failing):
     body = f'echo "python $*" >>"$LOG"; case "$*" in *{failing}*) exit 9 ;; esac'
     box.stub(box.tools / "python" / "bin" / "python", body)
     box.stub(box.tools / "python3", body)
@@ -147,7 +146,7 @@ def test_python_step_ends_with_the_first_that_fails(box: Box, failing: str) -> N
 
 
 @pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
-def test_gcloud_submits_it(tmp_path: Path) -> None:
+def test_gcloud_submits_it(tmp_path):
     """The real gcloud reads the file, packs the source without what is ignored, and sends what the document accepts."""
     folder = tmp_path / "checkout"
     for name in ("cloudbuild.yaml", ".gcloudignore", "deploy/Dockerfile", "src/maskwright/cloud/prices.yaml"):

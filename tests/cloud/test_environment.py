@@ -1,7 +1,6 @@
 """The YAML of an environment: what it may say, what Terraform is told of it, what of it is remembered."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -26,7 +25,7 @@ LAB = {
 }
 
 
-def lab(**changes: Any) -> Environment:
+def lab(**changes):
     """`slice__topology="8x8"` changes one key."""
     values = yaml.safe_load(yaml.safe_dump(LAB))
     for dotted, value in changes.items():
@@ -35,12 +34,12 @@ def lab(**changes: Any) -> Environment:
     return build_environment(values, "lab.yaml")
 
 
-def test_page_of_the_documentation_is_the_model() -> None:
+def test_page_of_the_documentation_is_the_model():
     """`maskwright schema environment > docs/google-cloud-environment.md` renews it."""
     assert (ROOT / "docs" / "google-cloud-environment.md").read_text() == environment_page()
 
 
-def test_number_of_keys_is_pinned() -> None:
+def test_number_of_keys_is_pinned():
     """Each key is a promise. Adding one is a decision: change this number and the documentation with it."""
     assert len(keys_of(Environment)) == 40
 
@@ -59,7 +58,7 @@ def test_number_of_keys_is_pinned() -> None:
         ("v4", "2x2x4", 4, "ct4p-hightpu-4t"),
     ],
 )
-def test_hosts_of_a_slice(accelerator: str, topology: str, hosts: int, machine: str) -> None:
+def test_hosts_of_a_slice(accelerator, topology, hosts, machine):
     policy = {"workload_policy": "p"} if accelerator == "tpu7x" else {}
     env = lab(slice={"accelerator": accelerator, "topology": topology, **policy}, disk=None)
     assert env.slice and (env.slice.hosts, env.slice.machine()) == (hosts, machine)
@@ -113,14 +112,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "says"), REFUSED, ids=lambda value: str(value)[:50])
-def test_refusals_name_the_key(change: dict[str, Any], says: str) -> None:
+def test_refusals_name_the_key(change, says):
     with pytest.raises(ConfigError) as caught:
         lab(**change)
     assert says in str(caught.value)
     assert str(caught.value).startswith("lab.yaml: ")
 
 
-def test_a_file_is_read_and_its_errors_have_a_line(tmp_path: Path) -> None:
+def test_a_file_is_read_and_its_errors_have_a_line(tmp_path):
     path = tmp_path / "lab.yaml"
     path.write_text(yaml.safe_dump(LAB))
     assert read_environment(str(path)) == lab()
@@ -131,7 +130,7 @@ def test_a_file_is_read_and_its_errors_have_a_line(tmp_path: Path) -> None:
         read_environment(str(path))
 
 
-def test_another_size_is_another_disk() -> None:
+def test_another_size_is_another_disk():
     seeded = EnvironmentRecord(seeded={"files": 1}, disk_gb=2055, disk_type="hyperdisk-ml")
     larger = seeded.for_disk(lab(disk__size_gb=4000))
     assert (larger.generation, larger.seeded, larger.disk_gb) == (2, None, 4000)
@@ -157,9 +156,7 @@ RESERVED = {"provisioning_model": "RESERVATION_BOUND", "reservation": "ours", "f
         ("tpu7x", "2x2x2", "n2-standard-8"),
     ],
 )
-def test_objects_are_those_of_the_published_schemas(
-    accelerator: str, topology: str, machine: str, more: dict[str, Any]
-) -> None:
+def test_objects_are_those_of_the_published_schemas(accelerator, topology, machine, more):
     policy = {"workload_policy": "p"} if accelerator == "tpu7x" else {}
     env = lab(slice={"accelerator": accelerator, "topology": topology, **more, **policy}, group=None, disk=None)
     env = env.model_copy(update={"group": lab(disk=None, group={"machine_type": machine, **more}).group})
@@ -176,7 +173,7 @@ def test_objects_are_those_of_the_published_schemas(
             assert all(rule.get("placement") == ({"policyName": "p"} if placed else None) for rule in rules)
 
 
-def _model(rule: dict[str, Any]) -> str:
+def _model(rule):
     """The CRD's own rules: a reservation names its zones itself, and Flex-start is no Spot."""
     if "reservations" in rule:
         assert "location" not in rule and rule["reservations"]["specific"] == [
@@ -190,7 +187,7 @@ def _model(rule: dict[str, Any]) -> str:
     return "SPOT" if rule["spot"] else "STANDARD"
 
 
-def test_jobs_read_the_disk_and_only_the_seeding_writes_it() -> None:
+def test_jobs_read_the_disk_and_only_the_seeding_writes_it():
     env = lab()
     volume, claim = objects.disk_volume(env, SEEDED, "shared-pd", "ReadOnlyMany")
     assert volume["metadata"]["name"] == claim["spec"]["volumeName"] == "lab1-data-1"

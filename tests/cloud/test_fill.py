@@ -5,10 +5,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from google_cloud.fake import Cloud
 
 from maskwright.cloud.provision import fill
 from maskwright.core.errors import InputError, MaskwrightError
@@ -19,18 +17,18 @@ FILES = {"a.bin": b"a" * 1000, "sub/b.bin": b"b" * 70_000, "sub/empty": b""}
 
 
 @pytest.fixture
-def bucket(cloud: Cloud) -> Cloud:
+def bucket(cloud):
     for name, content in FILES.items():
         cloud.put(f"{SOURCE}/{name}", content)
     cloud.put("gs://corpus/other", "of another folder")
     return cloud
 
 
-def holds(disk: Path) -> dict[str, bytes]:
+def holds(disk):
     return {str(path.relative_to(disk)): path.read_bytes() for path in disk.rglob("*") if path.is_file()}
 
 
-def test_every_file_is_there_and_its_manifest_agrees(bucket: Cloud, tmp_path: Path) -> None:
+def test_every_file_is_there_and_its_manifest_agrees(bucket, tmp_path):
     found = fill.fill(str(tmp_path), SOURCE, "")
     on_disk = holds(tmp_path)
     manifest, _ = on_disk.pop("MANIFEST.sha256"), on_disk.pop(".maskwright/done.json")
@@ -42,7 +40,7 @@ def test_every_file_is_there_and_its_manifest_agrees(bucket: Cloud, tmp_path: Pa
     assert len(bucket.calls(r"storage\.objects\.get")) == before, "a second time nothing is copied"
 
 
-def test_what_differs_is_copied_again_and_what_is_too_much_goes(bucket: Cloud, tmp_path: Path) -> None:
+def test_what_differs_is_copied_again_and_what_is_too_much_goes(bucket, tmp_path):
     """As a killed copy leaves it: a file of its size with other content, half a file, one of another source."""
     (tmp_path / "a.bin").write_bytes(b"x" * 1000)
     (tmp_path / "sub").mkdir()
@@ -52,12 +50,10 @@ def test_what_differs_is_copied_again_and_what_is_too_much_goes(bucket: Cloud, t
     assert {name: content for name, content in holds(tmp_path).items() if name in (*FILES, "older")} == FILES
 
 
-def test_a_file_that_stays_wrong_ends_the_filling(
-    bucket: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_stays_wrong_ends_the_filling(bucket, tmp_path, monkeypatch):
     download = Folder.download
 
-    def cut(self: Folder, name: str, to: str) -> None:
+    def cut(self, name, to):
         download(self, name, to)
         if name == "a.bin":
             Path(to).write_bytes(b"a" * 999 + b"x")
@@ -68,7 +64,7 @@ def test_a_file_that_stays_wrong_ends_the_filling(
     assert "MANIFEST.sha256" not in holds(tmp_path) and ".maskwright/done.json" not in holds(tmp_path)
 
 
-def test_the_script_runs_on_the_copy_and_again_after_a_failure(bucket: Cloud, tmp_path: Path) -> None:
+def test_the_script_runs_on_the_copy_and_again_after_a_failure(bucket, tmp_path):
     disk, script = tmp_path / "disk", tmp_path / "prepare.sh"
     disk.mkdir()
     script.write_text(
@@ -83,18 +79,18 @@ def test_the_script_runs_on_the_copy_and_again_after_a_failure(bucket: Cloud, tm
 
 
 @pytest.mark.parametrize(("name", "says"), [("text/../../etc/passwd", "is no name of a file"), ("", "has no files")])
-def test_refused(cloud: Cloud, tmp_path: Path, name: str, says: str) -> None:
+def test_refused(cloud, tmp_path, name, says):
     cloud.put(f"gs://corpus/{name or 'x'}", "x")
     with pytest.raises(InputError, match=says):
         fill.fill(str(tmp_path), SOURCE, "")
     assert holds(tmp_path) == {}
 
 
-def test_the_program_leaves_its_result_for_kubernetes(bucket: Cloud, tmp_path: Path) -> None:
+def test_the_program_leaves_its_result_for_kubernetes(bucket, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
 
-    def run(source: str) -> tuple[int, dict[str, Any]]:
+    def run(source):
         words = ["maskwright.cloud.provision.fill", str(disk), "--source", source, "--result", str(tmp_path / "log")]
         code = subprocess.run([sys.executable, "-m", *words], check=False, capture_output=True).returncode
         return code, json.loads((tmp_path / "log").read_text())

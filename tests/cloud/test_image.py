@@ -7,12 +7,10 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.fake import fake_cloud
 
 from maskwright import __version__
 from maskwright.cli.main import run
@@ -31,7 +29,7 @@ STATE = "lab-proj-maskwright-state"
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
+def cloud(monkeypatch, tmp_path):
     """With a state bucket, a repository, and a terraform that must not be called."""
     terraform = tmp_path / "bin" / "terraform"
     terraform.parent.mkdir()
@@ -49,7 +47,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Path:
+def lab(tmp_path):
     path = tmp_path / "lab.yaml"
     path.write_text(json.dumps(LAB))
     return path
@@ -60,7 +58,7 @@ SECRETS = ("deploy/terraform/lab.tfvars", "src/.env", "src/maskwright/notes.py~"
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     """The least that counts as a checkout, with files that must not leave it."""
     folder = tmp_path / "source"
     for name in (*TRACKED, *SECRETS, "src/maskwright/__pycache__/a.pyc", "deploy/terraform/.terraform/x"):
@@ -73,24 +71,22 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def git(folder: Path, *words: str) -> None:
+def git(folder, *words):
     subprocess.run(["git", *words], cwd=folder, check=True)
 
 
-def build(lab: Path, source: Path, *words: str) -> int:
+def build(lab, source, *words):
     return run(["image", str(lab), "--source", str(source), "--yes", *words])
 
 
-def scripted(cloud: Cloud, *states: dict[str, Any]) -> None:
+def scripted(cloud, *states):
     cloud.script("builds", list(states))
 
 
 GOOD = {"status": "SUCCESS"}
 
 
-def test_build_is_sent_waited_for_and_its_digest_printed(
-    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_build_is_sent_waited_for_and_its_digest_printed(cloud, lab, source, capsys):
     scripted(cloud, {"status": "QUEUED"}, {"status": "WORKING"}, GOOD)
     who = "maskwright-build@lab-proj.iam.gserviceaccount.com"
     assert build(lab, source, "--service-account", who) == 0
@@ -116,7 +112,7 @@ def test_build_is_sent_waited_for_and_its_digest_printed(
     assert image.pack(str(source)) == content  # the same bytes for the same files
 
 
-def test_only_what_git_tracks_is_uploaded(source: Path) -> None:
+def test_only_what_git_tracks_is_uploaded(source):
     """Without git, as in a build of cloudbuild.yaml, by the endings of our files."""
     assert image.sources(str(source)) == sorted([*TRACKED, "src/terraform"])
     os.unlink(source / "deploy/terraform/main.tf")  # deleted, and not committed yet
@@ -132,9 +128,7 @@ def test_only_what_git_tracks_is_uploaded(source: Path) -> None:
     assert {Path(name).suffix for name in unknown} <= {".md", ".in"}, "endings of files that the image is made of"
 
 
-def test_failed_build_shows_the_end_of_its_log(
-    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_build_shows_the_end_of_its_log(cloud, lab, source, capsys):
     lines = [f"Step {number}" for number in range(100)] + ["error: no space; Authorization: Bearer abcdefgh12345"]
     scripted(cloud, {"status": "FAILURE", "failureInfo": {"type": "USER_BUILD_STEP", "detail": "step 0 failed"}})
     for number in (*range(1001, 1011), *range(1035, 1065)):  # the build's number is not known before it begins
@@ -145,9 +139,7 @@ def test_failed_build_shows_the_end_of_its_log(
     assert "the build ended with FAILURE: step 0 failed" in err.splitlines()[-1]
 
 
-def test_image_of_the_same_source_is_not_built_again_and_jobs_run_the_last_one(
-    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_image_of_the_same_source_is_not_built_again_and_jobs_run_the_last_one(cloud, lab, source, capsys):
     environment = read_environment(str(lab))
     assert record.read(environment).container(environment, "tpu") == TAG
     built = []
@@ -165,7 +157,7 @@ def test_image_of_the_same_source_is_not_built_again_and_jobs_run_the_last_one(
     assert built[1] == built[0] | {"built": False} and built[2]["image"] != built[0]["image"]
 
 
-def test_own_image_is_not_built(cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_image_is_not_built(cloud, lab, source, capsys):
     lab.write_text(json.dumps({**LAB, "image": "docker.io/me/mine:1"}))
     assert build(lab, source) == 0
     assert cloud.calls("cloudbuild.*") == [] and "nothing to build" in capsys.readouterr().err
@@ -173,9 +165,7 @@ def test_own_image_is_not_built(cloud: Cloud, lab: Path, source: Path, capsys: p
         image.pack(str(lab.parent))
 
 
-def test_image_without_an_environment(
-    cloud: Cloud, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_image_without_an_environment(cloud, source, tmp_path, monkeypatch, capsys):
     """By docker here, then by Cloud Build; a repository that is not there is named with the command that makes it."""
     docker, log = tmp_path / "bin" / "docker", tmp_path / "log"
     docker.write_text(f'#!/bin/sh\necho "$@" >>{log}\nexit $CODE\n')
@@ -218,9 +208,7 @@ def test_image_without_an_environment(
         ({"slice": None}, ["cpu"]),
     ],
 )
-def test_each_kind_of_nodes_has_its_image(
-    cloud: Cloud, lab: Path, source: Path, parts: dict[str, Any], kinds: list[str]
-) -> None:
+def test_each_kind_of_nodes_has_its_image(cloud, lab, source, parts, kinds):
     lab.write_text(json.dumps({**LAB, **parts}))
     environment = read_environment(str(lab))
     for _ in kinds:
@@ -239,12 +227,12 @@ def test_each_kind_of_nodes_has_its_image(
 # ---- the image itself, as far as can be told without Docker ---------------------------------------------------------
 
 
-def instructions() -> list[str]:
+def instructions():
     text = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
     return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
+def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed():
     lines = instructions()
     words = {line.split()[0] for line in lines}
     assert words == {"ARG", "FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "ENTRYPOINT"}
@@ -264,7 +252,7 @@ def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
     assert f"ARG TORCH={torch.partition('=')[2]}" in lines
 
 
-def test_scripts_of_the_image_are_a_shells(tmp_path: Path) -> None:
+def test_scripts_of_the_image_are_a_shells(tmp_path):
     for number, line in enumerate(line for line in instructions() if line.startswith("RUN")):
         script = tmp_path / f"{number}.sh"
         script.write_text(line.removeprefix("RUN "))
@@ -272,7 +260,7 @@ def test_scripts_of_the_image_are_a_shells(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def wrapper(tmp_path: Path) -> dict[str, str]:
+def wrapper(tmp_path):
     """The wrapper of images that do not hold libtpu, with stubs for pip and for the command itself; its variables."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -294,12 +282,12 @@ def wrapper(tmp_path: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def start(variables: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
+def start(variables, *words):
     quiet = subprocess.DEVNULL
     return subprocess.Popen(["maskwright", *words], env=variables, stdout=quiet, stderr=quiet)
 
 
-def test_libtpu_is_fetched_once_and_only_to_compute(wrapper: dict[str, str]) -> None:
+def test_libtpu_is_fetched_once_and_only_to_compute(wrapper):
     log, fail = Path(wrapper["LOG"]), Path(wrapper["FAIL"])
     for command in ("--version", "--debug doctor", "--debug submit pretrain"):
         assert start(wrapper, *command.split()).wait() == 0
@@ -316,7 +304,7 @@ def test_libtpu_is_fetched_once_and_only_to_compute(wrapper: dict[str, str]) -> 
     assert rest == [f"itself pretrain x with {libtpu}", f"itself --debug finetune run.yaml with {libtpu}"]
 
 
-def test_two_first_commands_at_once_do_not_take_libtpu_from_each_other(wrapper: dict[str, str]) -> None:
+def test_two_first_commands_at_once_do_not_take_libtpu_from_each_other(wrapper):
     libtpu = Path(wrapper["HOME"]) / ".local/share/maskwright/libtpu"
     both = [start(wrapper | {"SECONDS_OF_PIP": seconds}, "pretrain", "x") for seconds in ("0.4", "0.8")]
     assert [process.wait() for process in both] == [0, 0]
@@ -330,10 +318,10 @@ def test_two_first_commands_at_once_do_not_take_libtpu_from_each_other(wrapper: 
     )
 
 
-def test_all_that_computes_on_a_tpu_gets_libtpu() -> None:
+def test_all_that_computes_on_a_tpu_gets_libtpu():
     """Whatever is not known to compute nothing, so that a new command is none of the exceptions by accident."""
     script = (ROOT / "deploy" / "with-libtpu.sh").read_text()
-    exceptions = set(re.findall(r"[a-z-]+", re.search(r'"" \|(.*?)\) ;;', script, re.DOTALL)[1]))  # type: ignore[index]
+    exceptions = set(re.findall(r"[a-z-]+", re.search(r'"" \|(.*?)\) ;;', script, re.DOTALL)[1]))
     commands = {name for names in PANELS.values() for name in names}
     assert exceptions < commands
     assert commands - exceptions == {

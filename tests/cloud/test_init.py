@@ -1,17 +1,13 @@
 """`env init` on the fake cloud: it makes what is missing, names what it cannot make, and runs twice without harm."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from google_cloud.fake import Cloud
-from in_process import Cli, Result
 
 from maskwright.cloud.provision import init as init_module
 
-LAB: dict[str, Any] = {
+LAB = {
     "name": "lab1",
     "project": "lab-proj",
     "zone": "us-east5-b",
@@ -22,8 +18,8 @@ STATE = "storage/b/lab-proj-maskwright-state"
 
 
 @pytest.fixture
-def init(cloud: Cloud, cli: Cli, tmp_path: Path) -> Cli:
-    def call(*words: object, **changes: Any) -> Result:
+def init(cloud, cli, tmp_path):
+    def call(*words, **changes):
         path = tmp_path / "lab.yaml"
         path.write_text(yaml.safe_dump({key: value for key, value in (LAB | changes).items() if value}))
         return cli("env", "init", path, *words)
@@ -31,21 +27,19 @@ def init(cloud: Cloud, cli: Cli, tmp_path: Path) -> Cli:
     return call
 
 
-def lines(result: Result, area: str, state: str) -> list[str]:
+def lines(result, area, state):
     start = f"{area:<12} {state:<8} "
     return [line.removeprefix(start) for line in result.out.splitlines() if line.startswith(start)]
 
 
-def missing(result: Result) -> list[str]:
+def missing(result):
     return [line for line in result.out.splitlines() if line[13:20] == "missing"]
 
 
 # ---- APIs and bucket -----------------------------------------------------------------------------------------------
 
 
-def test_a_new_project_gets_its_apis_and_its_bucket_and_a_second_time_changes_nothing(
-    cloud: Cloud, init: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_project_gets_its_apis_and_its_bucket_and_a_second_time_changes_nothing(cloud, init, monkeypatch):
     monkeypatch.setattr(init_module, "SETTLE_POLL_SECONDS", 0.01)
     late = "Compute Engine API has not been used in project 1 before or it is disabled."
     cloud.fault("compute.projects.get", 403, "PERMISSION_DENIED", late, times=3)  # as Google does for a while
@@ -70,7 +64,7 @@ def test_a_new_project_gets_its_apis_and_its_bucket_and_a_second_time_changes_no
     assert not changes
 
 
-def test_only_apis_that_the_environment_needs_are_switched_on(cloud: Cloud, init: Cli) -> None:
+def test_only_apis_that_the_environment_needs_are_switched_on(cloud, init):
     for name in ("file", "container"):
         cloud.disable_api(name)
     assert init().code == 0
@@ -79,9 +73,7 @@ def test_only_apis_that_the_environment_needs_are_switched_on(cloud: Cloud, init
     assert not cloud.disabled
 
 
-def test_apis_that_may_not_be_switched_on_are_said_and_the_rest_is_checked_all_the_same(
-    cloud: Cloud, init: Cli
-) -> None:
+def test_apis_that_may_not_be_switched_on_are_said_and_the_rest_is_checked_all_the_same(cloud, init):
     cloud.disable_api("file")
     refusal = "Permission denied to enable service [file.googleapis.com]"
     cloud.fault(r"serviceusage\.services\.batchEnable", 403, "PERMISSION_DENIED", refusal)
@@ -104,9 +96,7 @@ def test_apis_that_may_not_be_switched_on_are_said_and_the_rest_is_checked_all_t
         ({"projectNumber": "777"}, "belongs to another project (number 777)", "state_bucket in the YAML"),
     ],
 )
-def test_a_bucket_that_is_not_fit_is_refused_and_not_changed(
-    cloud: Cloud, init: Cli, spoilt: dict[str, Any], said: str, fix: str
-) -> None:
+def test_a_bucket_that_is_not_fit_is_refused_and_not_changed(cloud, init, spoilt, said, fix):
     init()
     cloud.resources[STATE] |= spoilt
     before = json.dumps(cloud.resources[STATE], sort_keys=True)
@@ -117,14 +107,14 @@ def test_a_bucket_that_is_not_fit_is_refused_and_not_changed(
     assert json.dumps(cloud.resources[STATE], sort_keys=True) == before
 
 
-def test_a_bucket_of_somebody_else_says_what_to_do(cloud: Cloud, init: Cli) -> None:
+def test_a_bucket_of_somebody_else_says_what_to_do(cloud, init):
     refusal = "x@example.com does not have storage.buckets.get access to the bucket."
     cloud.fault(r"storage\.buckets\.get", 403, message=refusal)
     (line,) = lines(init(), "bucket", "missing")
     assert "storage.buckets.get" in line and "state_bucket" in line and STATE not in cloud.resources
 
 
-def test_a_lost_answer_and_another_run_make_one_bucket(cloud: Cloud, init: Cli) -> None:
+def test_a_lost_answer_and_another_run_make_one_bucket(cloud, init):
     cloud.fault(r"storage\.buckets\.insert", 0, lost=True)
     result = init()
     assert result.code == 0 and lines(result, "bucket", "ok"), result.out
@@ -133,7 +123,7 @@ def test_a_lost_answer_and_another_run_make_one_bucket(cloud: Cloud, init: Cli) 
 # ---- machines ------------------------------------------------------------------------------------------------------
 
 
-def test_a_type_that_a_zone_does_not_have_is_missing_there(cloud: Cloud, init: Cli) -> None:
+def test_a_type_that_a_zone_does_not_have_is_missing_there(cloud, init):
     """Pods for it would wait for ever: neither Terraform nor the cluster says so."""
     zone = "projects/lab-proj/zones/us-east5"
     cloud.absent |= {f"{zone}-a/machineTypes/ct6e-standard-4t", f"{zone}-b/diskTypes/hyperdisk-ml"}
@@ -149,7 +139,7 @@ def test_a_type_that_a_zone_does_not_have_is_missing_there(cloud: Cloud, init: C
     assert lines(init(), "machines", "unknown")
 
 
-def test_an_api_that_stays_off_makes_everything_unknown_and_nothing_fine(cloud: Cloud, init: Cli) -> None:
+def test_an_api_that_stays_off_makes_everything_unknown_and_nothing_fine(cloud, init):
     cloud.disable_api("compute")
     cloud.fault(r"serviceusage\.services\.batchEnable", 403, "PERMISSION_DENIED", "Permission denied", times=9)
     result = init()

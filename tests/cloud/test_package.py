@@ -11,7 +11,7 @@ LINK = "src/maskwright/cloud/terraform"
 HERE = "maskwright/cloud/terraform"
 
 
-def test_wheel_carries_the_configuration_behind_the_link(tmp_path: Path) -> None:
+def test_wheel_carries_the_configuration_behind_the_link(tmp_path):
     assert (ROOT / LINK).is_symlink() and (ROOT / LINK).readlink() == Path("../../../deploy/terraform")
     copy = tmp_path / "copy"
     copy.mkdir()

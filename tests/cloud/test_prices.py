@@ -26,7 +26,7 @@ from maskwright.machine.tpus import TPUS
         ("f1-micro", "us-east5", 0, 0),
     ],
 )
-def test_price_of_an_hour(what: str, region: str, on_demand: float | None, spot: float | None) -> None:
+def test_price_of_an_hour(what, region, on_demand, spot):
     """0: the table has no price."""
     found = {offer.model: offer.usd for offer in hourly_offers(what, region, 2 if what[0] == "v" else 1)}
     for model, usd in (("STANDARD", on_demand), ("SPOT", spot)):
@@ -34,7 +34,7 @@ def test_price_of_an_hour(what: str, region: str, on_demand: float | None, spot:
             assert found.get(model, 0) == pytest.approx(usd * (2 if what[0] == "v" else 1))
 
 
-def test_table_is_whole() -> None:
+def test_table_is_whole():
     """A price by another unit or of another source would pass as one of these."""
     assert set(ACCELERATORS.values()) <= set(DEVICES)
     sources = yaml.safe_load(Path(TABLE).read_text())
@@ -50,14 +50,14 @@ def test_table_is_whole() -> None:
                 seen.add((what, region))
 
 
-def test_plan_refuses_a_region_without_prices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_refuses_a_region_without_prices(capsys):
     assert run(["plan", "small", "--on", "v6e:4x4", "--region", "us-centrl1", "--vocab-size", "1000"]) == 2
     assert "--region: the price table has no region 'us-centrl1'. Fix: did you mean us-central1?" in (
         capsys.readouterr().err
     )
 
 
-def test_plan_of_an_environment_prices_each_of_its_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_of_an_environment_prices_each_of_its_parts(tmp_path, capsys):
     path = tmp_path / "lab.yaml"
     parts = "slice: {accelerator: v6e, topology: 2x2}\ngroup: {machine_type: g2-standard-12, size: 2}\n"
     path.write_text(f"name: lab1\nproject: lab-proj\nzone: us-east5-b\n{parts}")

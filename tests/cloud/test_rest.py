@@ -5,11 +5,9 @@ import re
 import socket
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-from google_cloud.fake import TOKEN, Cloud
+from google_cloud.fake import TOKEN
 
 from maskwright.cloud.google import errors, rest
 from maskwright.cloud.google.rest import Google
@@ -22,11 +20,11 @@ SHARES = f"{P}/locations/us-east5-b/instances"
 
 
 @pytest.fixture
-def google(cloud: Cloud) -> Google:
+def google(cloud):
     return Google("lab-proj")
 
 
-def refused(google: Google, *call: Any, **query: Any) -> CloudError:
+def refused(google, *call, **query):
     with pytest.raises(CloudError) as caught:
         google.call(*call, **query)
     assert caught.value.fix and "\n" not in str(caught.value)
@@ -34,14 +32,14 @@ def refused(google: Google, *call: Any, **query: Any) -> CloudError:
     return caught.value
 
 
-def make_bucket(google: Google, name: str = "bucket-1") -> dict[str, Any]:
+def make_bucket(google, name="bucket-1"):
     return google.call("storage", "POST", "b", {"name": name}, project="lab-proj")
 
 
 # ---- what works ----------------------------------------------------------------------------------------------------
 
 
-def test_all_pages_are_read_and_what_is_not_there_is_none(cloud: Cloud, google: Google) -> None:
+def test_all_pages_are_read_and_what_is_not_there_is_none(cloud, google):
     for number in range(7):
         cloud.resources[f"compute/{DISKS}/d{number}"] = {"name": f"d{number}", "kind": "compute#disk"}
     found = list(google.pages("compute", DISKS, "items", maxResults=3))
@@ -50,8 +48,8 @@ def test_all_pages_are_read_and_what_is_not_there_is_none(cloud: Cloud, google: 
     assert google.find("compute", f"{DISKS}/d7") is None
 
 
-def test_slow_operations_are_waited_for_and_waiting_ends(cloud: Cloud, google: Google) -> None:
-    def enable() -> dict[str, Any]:
+def test_slow_operations_are_waited_for_and_waiting_ends(cloud, google):
+    def enable():
         cloud.disable_api("file")
         call = ("serviceusage", "POST", f"{P}/services:batchEnable", {"serviceIds": ["file.googleapis.com"]})
         return google.call(*call)
@@ -65,7 +63,7 @@ def test_slow_operations_are_waited_for_and_waiting_ends(cloud: Cloud, google: G
     assert caught.value.reason == "other" and time.monotonic() - begun < 60
 
 
-def test_addresses(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
+def test_addresses(monkeypatch, google):
     for name in ("COMPUTE", "FILE", "AIPLATFORM"):
         monkeypatch.delenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}")
     assert google.address("compute") == "https://compute.googleapis.com/compute/v1"
@@ -79,7 +77,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
     "address",
     ["http://example.com/", "http://127.0.0.1.example.com/", "ftp://127.0.0.1/", "http://127.0.0.1@example.com/"],
 )
-def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
+def test_the_token_goes_nowhere_in_the_clear(address, monkeypatch, google):
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", address)
     with pytest.raises(InputError, match="in the clear"):
         google.call("file", "GET", SHARES)
@@ -97,9 +95,7 @@ def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.M
         ("file", "GET", SHARES, "file.instances.list", "roles/file.editor"),
     ],
 )
-def test_a_missing_permission_is_named_with_its_role(
-    api: str, verb: str, path: str, permission: str, role: str, cloud: Cloud, google: Google
-) -> None:
+def test_a_missing_permission_is_named_with_its_role(api, verb, path, permission, role, cloud, google):
     cloud.deny(permission)
     query = {"project": "lab-proj"} if api == "storage" else {}
     error = refused(google, api, verb, path, {} if verb == "POST" else None, **query)
@@ -109,7 +105,7 @@ def test_a_missing_permission_is_named_with_its_role(
     assert len(cloud.journal) == 1, "a refusal is not tried again"
 
 
-def test_a_used_up_quota_is_not_waited_for(cloud: Cloud, google: Google) -> None:
+def test_a_used_up_quota_is_not_waited_for(cloud, google):
     cloud.fault(r"compute\.disks\.list", 403, "", "Quota 'NVIDIA_L4_GPUS' exceeded.  Limit: 0.0 in region r.", times=9)
     error = refused(google, "compute", "GET", DISKS)
     assert error.reason == "quota" and "filter for NVIDIA_L4_GPUS" in str(error)
@@ -117,7 +113,7 @@ def test_a_used_up_quota_is_not_waited_for(cloud: Cloud, google: Google) -> None
     assert len(cloud.journal) == 1
 
 
-def test_missing_existing_and_wrong(cloud: Cloud, google: Google) -> None:
+def test_missing_existing_and_wrong(cloud, google):
     assert refused(google, "compute", "GET", f"{DISKS}/d9").reason == "missing"
     make_bucket(google)
     call = ("storage", "POST", "b")
@@ -125,7 +121,7 @@ def test_missing_existing_and_wrong(cloud: Cloud, google: Google) -> None:
     assert refused(google, *call, {"name": "bucket-2", "nam": "1"}, project="lab-proj").reason == "other"
 
 
-def test_a_token_that_google_does_not_take(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
+def test_a_token_that_google_does_not_take(monkeypatch, cloud):
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "another-token-that-is-old")
     with pytest.raises(CloudError) as caught:
         Google("lab-proj").call("compute", "GET", DISKS)
@@ -133,7 +129,7 @@ def test_a_token_that_google_does_not_take(monkeypatch: pytest.MonkeyPatch, clou
     assert "another-token" not in str(caught.value)
 
 
-def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, cloud: Cloud, tmp_path: Path) -> None:
+def test_no_credentials_at_all(monkeypatch, cloud, tmp_path):
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(CloudError, match="no usable Google credentials") as caught:
@@ -141,7 +137,7 @@ def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, cloud: Cloud, tm
     assert caught.value.reason == "credentials" and not cloud.journal
 
 
-def test_a_token_in_an_error_of_google_is_hidden(cloud: Cloud, google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_in_an_error_of_google_is_hidden(cloud, google, monkeypatch):
     """Also where the environment no longer tells what it is."""
     google.call("compute", "GET", DISKS)
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
@@ -153,7 +149,7 @@ def test_a_token_in_an_error_of_google_is_hidden(cloud: Cloud, google: Google, m
 # ---- what passes ---------------------------------------------------------------------------------------------------
 
 
-def test_a_service_that_stumbles_is_asked_again_and_one_that_stays_down_is_said(cloud: Cloud, google: Google) -> None:
+def test_a_service_that_stumbles_is_asked_again_and_one_that_stays_down_is_said(cloud, google):
     for code in (500, 502, 503):
         cloud.fault(r"compute\.disks\.list", code, "", "Backend error")
     assert google.call("compute", "GET", DISKS)["items"] == []
@@ -171,17 +167,15 @@ def test_a_service_that_stumbles_is_asked_again_and_one_that_stays_down_is_said(
         (403, "Rate Limit Exceeded", "rateLimitExceeded"),
     ],
 )
-def test_too_many_requests_are_waited_out_even_for_what_may_not_be_repeated(
-    code: int, message: str, reason: str, cloud: Cloud, google: Google
-) -> None:
+def test_too_many_requests_are_waited_out_even_for_what_may_not_be_repeated(code, message, reason, cloud, google):
     """A refused one did nothing."""
     cloud.fault(r"storage\.buckets\.insert", code, "", message, times=2, reason=reason)
     make_bucket(google)
     assert len(cloud.calls("storage.buckets.insert")) == 3
 
 
-def test_back_off_doubles_and_is_bounded(monkeypatch: pytest.MonkeyPatch, cloud: Cloud, google: Google) -> None:
-    pauses: list[float] = []
+def test_back_off_doubles_and_is_bounded(monkeypatch, cloud, google):
+    pauses = []
     monkeypatch.setattr(rest, "FIRST_PAUSE_SECONDS", 1.0)
     monkeypatch.setattr(rest.time, "sleep", pauses.append)
     cloud.fault(r"compute\.disks\.list", 0, times=99)
@@ -193,7 +187,7 @@ def test_back_off_doubles_and_is_bounded(monkeypatch: pytest.MonkeyPatch, cloud:
     )
 
 
-def test_what_may_have_been_done_is_not_repeated(cloud: Cloud, google: Google) -> None:
+def test_what_may_have_been_done_is_not_repeated(cloud, google):
     cloud.fault(r"storage\.buckets\.insert", 503, "UNAVAILABLE", "try again")
     call = ("storage", "POST", "b", {"name": "bucket-1"})
     assert "status 503" in str(refused(google, *call, project="lab-proj"))
@@ -203,19 +197,19 @@ def test_what_may_have_been_done_is_not_repeated(cloud: Cloud, google: Google) -
     assert "may or may not be done" in str(error) and "storage/b/bucket-1" in cloud.resources
 
 
-def test_a_post_that_only_reads_is_repeated(cloud: Cloud, google: Google) -> None:
+def test_a_post_that_only_reads_is_repeated(cloud, google):
     cloud.fault(r"logging\.entries\.list", 503, "UNAVAILABLE", "try again", times=2)
     body = {"resourceNames": [P], "filter": 'resource.type="ml_job"'}
     assert google.call("logging", "POST", "entries:list", body) == {"entries": []}
 
 
-def test_an_answer_that_is_not_googles(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
+def test_an_answer_that_is_not_googles(monkeypatch, google):
     """A proxy's page, and one that sends elsewhere: the token does not follow."""
     answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\n<p/>"]
     answers += [b"HTTP/1.1 302 Found\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"]
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
+        def serve():
             for answer in answers:
                 connection, _ = server.accept()
                 with connection:
@@ -266,7 +260,7 @@ TPU = "TPUV5sLitepodServingPerProjectPerZoneForTPUAPI"
         (412, "At least one of the pre-conditions you specified did not hold.", "", "other", ""),
     ],
 )  # fmt: skip
-def test_what_google_says_in_its_own_words(code: int, message: str, mark: str, reason: str, fix: str) -> None:
+def test_what_google_says_in_its_own_words(code, message, mark, reason, fix):
     body = {"error": {"code": code, "message": message, "details": [{"reason": mark}]}}
     error = errors.cloud_error(errors.of_answer(code, body, ""), project="lab-proj", api="compute", where="here")
     assert (error.reason, fix in str(error)) == (reason, True), str(error)
@@ -281,12 +275,12 @@ def test_what_google_says_in_its_own_words(code: int, message: str, mark: str, r
         ({"code": 5, "message": "nothing"}, "missing"),
     ],
 )
-def test_reasons_of_operations(error: dict[str, Any], reason: str) -> None:
+def test_reasons_of_operations(error, reason):
     found = errors.of_operation({"error": error})
     assert found is not None and found.reason == reason
 
 
-def test_each_api_of_the_client_is_one_of_googles() -> None:
+def test_each_api_of_the_client_is_one_of_googles():
     from google_cloud.judge import api
 
     for name, version in rest.VERSIONS.items():

@@ -28,7 +28,7 @@ CHANGES = {
 POLICY = "roles/resourcemanager.projectIamAdmin"
 
 
-def test_up_has_the_roles_that_terraform_needs_and_a_build_too() -> None:
+def test_up_has_the_roles_that_terraform_needs_and_a_build_too():
     files = (ROOT / "deploy" / "terraform").rglob("*.tf")
     assert set(CHANGES) == {name for path in files for name in re.findall(r'(?m)^resource "(\w+)"', path.read_text())}
     needed = set(CHANGES.values())
@@ -39,13 +39,13 @@ def test_up_has_the_roles_that_terraform_needs_and_a_build_too() -> None:
     assert needed - {POLICY} <= granted and POLICY not in granted
 
 
-def test_each_role_that_an_error_names_is_on_the_page_and_none_is_the_owners() -> None:
+def test_each_role_that_an_error_names_is_on_the_page_and_none_is_the_owners():
     named = {role for _, role in ROLES}
     assert [role for role in named if role not in PAGE] == []
     assert not named & {"roles/owner", "roles/editor", "roles/iam.securityAdmin"}
 
 
-def test_who_may_change_the_projects_policy_may_grant_the_role_of_nodes_alone() -> None:
+def test_who_may_change_the_projects_policy_may_grant_the_role_of_nodes_alone():
     (role,) = re.findall(r'role += "(roles/[\w.]+)"', (ROOT / "deploy/terraform/access.tf").read_text().split(
         'resource "google_project_iam_member"'
     )[1])[:1]  # fmt: skip

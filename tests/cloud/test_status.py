@@ -5,29 +5,29 @@ from pathlib import Path
 
 import fsspec.config
 import pytest
-from google_cloud.fake import TOKEN, Cloud
+from google_cloud.fake import TOKEN
 
 from maskwright.cloud import cluster, record
-from maskwright.cloud.environment import Environment, read_environment
+from maskwright.cloud.environment import read_environment
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.cloud.report import audit, status
 from maskwright.core.errors import CloudError, MaskwrightError
-from maskwright.launch.schedulers.kubernetes.kubectl import Access, SignIn
+from maskwright.launch.schedulers.kubernetes.kubectl import Access
 
 SEEDED = {"files": 12, "bytes": 3_500_000_000, "manifest_sha256": "0", "time": "2026-11-20T10:00:00Z"}
 
 
 @pytest.fixture
-def location(cloud: Cloud, tmp_path: Path) -> str:
+def location(cloud, tmp_path):
     path = tmp_path / "lab.yaml"
     path.write_text("{name: lab1, project: lab-proj, zone: us-east5-b, disk: {size_gb: 100, source: 'gs://corpus/x'}}")
     cloud.put("gs://lab-proj-maskwright-state/env/started", "")
     return str(path)
 
 
-def test_a_cluster_that_does_not_answer_is_said(location: str, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    def access(environment: Environment) -> Access:
-        def sign_in() -> SignIn:
+def test_a_cluster_that_does_not_answer_is_said(location, cloud, monkeypatch):
+    def access(environment):
+        def sign_in():
             raise CloudError("no answer", reason="permission", where=environment.name, fix="ask for it")
 
         return Access(sign_in=sign_in)
@@ -40,7 +40,7 @@ def test_a_cluster_that_does_not_answer_is_said(location: str, cloud: Cloud, mon
     assert "disk lab1-data-1: not seeded" in found.report()
 
 
-def test_the_disk_is_what_the_record_says(location: str, cloud: Cloud) -> None:
+def test_the_disk_is_what_the_record_says(location, cloud):
     environment = read_environment(location)
     record.folder(environment)
     assert fsspec.config.conf["gs"]["token"].token == TOKEN, "a record is read before anything else asks Google"
@@ -52,7 +52,7 @@ def test_the_disk_is_what_the_record_says(location: str, cloud: Cloud) -> None:
         status.read(location)
 
 
-def test_an_audit_lists_what_terraform_created_and_costs_money(location: str) -> None:
+def test_an_audit_lists_what_terraform_created_and_costs_money(location):
     """Every type of deploy/terraform costs, or is known to be free."""
     terraform = Path(__file__).parents[2] / "deploy" / "terraform"
     types = {

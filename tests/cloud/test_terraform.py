@@ -6,16 +6,13 @@ What it makes is in the fake cloud; test_whole_life.py has the real gcs backend.
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from google_cloud import terraform_world
 from google_cloud.fake import fake_cloud
 from google_cloud.terraform_world import ROOT, SOURCE, Terraform, TerraformWorld, copy_of_source
 
-from maskwright.cloud.environment import Environment, build_environment
+from maskwright.cloud.environment import build_environment
 from maskwright.cloud.provision.variables import variables
 from maskwright.cloud.record import EnvironmentRecord
 
@@ -26,18 +23,18 @@ CLUSTER, POOL = "google_container_cluster", "google_container_node_pool"
 SCHEMA = json.loads((ROOT / "tests" / "google_cloud" / "provider_schema.json").read_text())
 
 
-def environment(**parts: Any) -> Environment:
+def environment(**parts):
     values = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b", "labels": {"team": "nlp"}, **parts}
     return build_environment(values, "lab.yaml")
 
 
-def lab(*, generation: int = 1, seeded: bool = False, **parts: Any) -> dict[str, Any]:
+def lab(*, generation=1, seeded=False, **parts):
     """Variables as the product writes them, of an environment with these parts."""
     return variables(environment(**parts), EnvironmentRecord(generation, SEEDED if seeded else None))
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory, no_network: bool) -> Path:
+def prepared(tmp_path_factory, no_network):
     """A work folder after `terraform init`, which finds the provider in a mirror; state in a file."""
     folder = tmp_path_factory.mktemp("prepared")
     with fake_cloud() as cloud:
@@ -47,31 +44,31 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, no_network: bool) -> Path
 
 
 @pytest.fixture
-def terraform(prepared: Path, tmp_path: Path) -> Iterator[Terraform]:
+def terraform(prepared, tmp_path):
     work = tmp_path / "work"
     shutil.copytree(prepared, work, symlinks=True)
     with fake_cloud() as cloud, TerraformWorld(tmp_path, cloud).served() as world:
         yield Terraform(work, world)
 
 
-def test_formatted(terraform: Terraform) -> None:
+def test_formatted(terraform):
     assert terraform.run("fmt", "-check", "-recursive", str(SOURCE)) == ""
 
 
-def test_valid_without_a_warning(terraform: Terraform) -> None:
+def test_valid_without_a_warning(terraform):
     found = json.loads(terraform.run("validate", "-json"))
     assert found["valid"] and found["diagnostics"] == []
 
 
-def test_its_own_tests(terraform: Terraform) -> None:
+def test_its_own_tests(terraform):
     assert re.search(r"Success! \d+ passed, 0 failed", terraform.run("test"))
 
 
-EVERYTHING: dict[str, Any] = {"disk": DISK, "nfs": {"share": "code"}, "network": {"nat": True}, "seeded": True}
+EVERYTHING = {"disk": DISK, "nfs": {"share": "code"}, "network": {"nat": True}, "seeded": True}
 
 
 @pytest.fixture(scope="module")
-def everything(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terraform]:
+def everything(prepared, tmp_path_factory):
     """An environment with all parts, not to be changed."""
     folder = tmp_path_factory.mktemp("everything")
     shutil.copytree(prepared, folder / "work", symlinks=True)
@@ -81,7 +78,7 @@ def everything(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield terraform
 
 
-def test_labels_wherever_there_can_be_any(everything: Terraform) -> None:
+def test_labels_wherever_there_can_be_any(everything):
     """A search finds by them what is left."""
     terraform = everything
     carried = {"maskwright-environment": "lab1", "team": "nlp"}
@@ -95,7 +92,7 @@ def test_labels_wherever_there_can_be_any(everything: Terraform) -> None:
     assert pool["node_config"][0]["resource_labels"] == carried and len(labelled) >= 7
 
 
-def test_least_privilege(everything: Terraform) -> None:
+def test_least_privilege(everything):
     """One role on the project, without which nodes can write no logs; jobs have none."""
     terraform = everything
     given = {
@@ -117,7 +114,7 @@ def test_least_privilege(everything: Terraform) -> None:
     assert not [key for key in terraform.world.resources if "service_account_key" in key or "address" in key]
 
 
-def test_larger_cluster_changes_in_place_and_another_location_is_another_cluster(terraform: Terraform) -> None:
+def test_larger_cluster_changes_in_place_and_another_location_is_another_cluster(terraform):
     terraform.apply(lab())
     terraform.apply(lab(cluster={"release_channel": "STABLE"}))
     assert terraform.world.changes() == [("update", CLUSTER, "lab1")]

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from google_cloud.fake import Cloud
 
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.google.rest import Google
@@ -48,7 +47,7 @@ with made.ready():
 
 
 @pytest.fixture
-def notes(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def notes(cloud, tmp_path, monkeypatch):
     cloud.put("gs://lab-proj-maskwright-state/made", "")
     Google("lab-proj")  # gives gcsfs the token
     binary = tmp_path / "bin" / "terraform"
@@ -62,7 +61,7 @@ def notes(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def appears(path: Path) -> str:
+def appears(path):
     until = time.monotonic() + 120
     while not path.exists() or not (text := path.read_text()):
         assert time.monotonic() < until, f"{path} does not appear"
@@ -73,9 +72,7 @@ def appears(path: Path) -> str:
 @pytest.mark.parametrize(
     ("number", "said", "turns"), [(signal.SIGKILL, "undisturbed", "10"), (signal.SIGHUP, "yes", "200")]
 )
-def test_terraform_saves_the_state_when_we_are_killed(
-    notes: Path, number: int, said: str, turns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terraform_saves_the_state_when_we_are_killed(notes, number, said, turns, monkeypatch):
     """It must neither die of a pipe that nobody reads nor, when the terminal goes, be left to run on unasked."""
     monkeypatch.setenv("TURNS", turns)
     root = Path(__file__).resolve().parents[2]
@@ -85,7 +82,7 @@ def test_terraform_saves_the_state_when_we_are_killed(
         assert appears(notes / "saved").strip() == said
 
 
-def test_what_is_left_in_the_work_folder(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_in_the_work_folder(notes, monkeypatch):
     monkeypatch.setenv("TF_CLI_ARGS_apply", "-lock=false")
     monkeypatch.setenv("TF_VAR_name", "other")
     terraform = Terraform(build_environment(ENVIRONMENT, ""))
@@ -102,7 +99,7 @@ def test_what_is_left_in_the_work_folder(notes: Path, monkeypatch: pytest.Monkey
     assert "lock=false" not in given and "TF_VAR_name" not in given
 
 
-def test_all_users_run_the_provider_of_the_first(notes: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_users_run_the_provider_of_the_first(notes, cloud, monkeypatch):
     """The hashes that the first `init` wrote are beside the state, and each later one has to agree with them."""
     found = []
     for user in ("ada", "grace"):
@@ -114,7 +111,7 @@ def test_all_users_run_the_provider_of_the_first(notes: Path, cloud: Cloud, monk
     assert found[0] == found[1] == cloud.text(f"gs://lab-proj-maskwright-state/{kept}")
 
 
-def test_what_was_replaced_already_loses_nothing_more() -> None:
+def test_what_was_replaced_already_loses_nothing_more():
     disk = {"address": "google_compute_disk.data[0]", "type": "google_compute_disk"}
     entries = [{**disk, "change": {"actions": ["delete"], "before": {}}, **more} for more in ({}, {"deposed": "a1b2"})]
     assert [change.loses_data for change in _changes({"resource_changes": entries})] == [True, False]

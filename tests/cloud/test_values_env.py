@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,18 +12,18 @@ from google_cloud.values_env import AUTO, DEFAULTS, VERSIONS, write
 from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.old_setup import values_env
-from maskwright.cloud.old_setup.values_env import Imported, import_values
+from maskwright.cloud.old_setup.values_env import import_values
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.tasks.importing.shell import parse_variables
 
 
-def imported(changes: dict[str, str | None] | None = None, **options: Any) -> Imported:
+def imported(changes=None, **options):
     values = {name: value for name, value in {**DEFAULTS, **(changes or {})}.items() if value is not None}
     given = {name: (value, number) for number, (name, value) in enumerate(values.items(), 1)}
     return import_values(given, "values.env", **options)
 
 
-def fails(changes: dict[str, str | None], **options: Any) -> str:
+def fails(changes, **options):
     with pytest.raises(ConfigError) as caught:
         imported(changes, **options)
     return str(caught.value)
@@ -56,7 +55,7 @@ def fails(changes: dict[str, str | None], **options: Any) -> str:
         ('B=a\nA="\\$B${B}"', "$Ba"),
     ],
 )
-def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) -> None:
+def test_values_are_what_a_shell_gives(line, value, tmp_path):
     assert parse_variables(line, "f")["A"][0] == value
     if "\r" not in line:  # line ends of Windows are none in a shell
         (tmp_path / "values.env").write_text(line)
@@ -95,7 +94,7 @@ def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) ->
         ("rm -rf build", "is not an assignment"),
     ],
 )
-def test_what_only_a_shell_could_do_is_refused_with_its_line(line: str, what: str) -> None:
+def test_what_only_a_shell_could_do_is_refused_with_its_line(line, what):
     with pytest.raises(InputError) as caught:
         parse_variables(f"# one\n{line}\n", "values.env")
     assert what in str(caught.value) and str(caught.value).startswith("values.env:2: ")
@@ -104,7 +103,7 @@ def test_what_only_a_shell_could_do_is_refused_with_its_line(line: str, what: st
 # ---- mapping --------------------------------------------------------------------------------------------------------
 
 
-def test_defaults_of_the_older_set_up_become_an_environment_that_loads() -> None:
+def test_defaults_of_the_older_set_up_become_an_environment_that_loads():
     done = imported()
     assert len(DEFAULTS) == 26 and [row.variable for row in done.rows] == list(DEFAULTS)
     assert {row.fate for row in done.rows} == {"mapped", "defaulted", "refused"}
@@ -138,13 +137,13 @@ def test_defaults_of_the_older_set_up_become_an_environment_that_loads() -> None
         ("v4-32", "v6e", ("v6e", "4x4")),
     ],
 )
-def test_accelerators_keep_their_number_of_chips(text: str, accelerator: str | None, slice_: tuple[str, str]) -> None:
+def test_accelerators_keep_their_number_of_chips(text, accelerator, slice_):
     done = imported({"TPU_ACCELERATOR_TYPE": text, "GCS_DATASET": ""}, accelerator=accelerator)
     assert done.environment.slice is not None
     assert (done.environment.slice.accelerator, done.environment.slice.topology) == slice_
 
 
-def test_the_kind_that_replaces_v2_and_v3_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_kind_that_replaces_v2_and_v3_is_said_aloud(tmp_path, capsys):
     assert run(["env", "import", *write(tmp_path, "4f52a18")]) == 0
     told = "GKE has no v3: 16 chips of v6e, the nearest kind, replace it; or give --accelerator"
     assert f"warning: TPU_ACCELERATOR_TYPE=v3-32: {told}" in capsys.readouterr().err
@@ -153,7 +152,7 @@ def test_the_kind_that_replaces_v2_and_v3_is_said_aloud(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_each_version_of_the_file_is_imported(version: str, tmp_path: Path) -> None:
+def test_each_version_of_the_file_is_imported(version, tmp_path):
     out = tmp_path / "lab.yaml"
     assert run(["env", "import", *write(tmp_path, version), "--to", str(out)]) == 0
     environment = read_environment(str(out))
@@ -163,7 +162,7 @@ def test_each_version_of_the_file_is_imported(version: str, tmp_path: Path) -> N
     assert environment.disk.prepare is None, "the set-up's own scripts"
 
 
-def test_generated_values_refer_to_those_of_the_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_values_refer_to_those_of_the_other_file(tmp_path, capsys):
     values, auto = write(tmp_path, "4f52a18")
     assert run(["env", "import", values, auto]) == 0
     assert "SHARED_PD_DISK_NAME=pd-ssd-2055-20200430" in capsys.readouterr().err
@@ -173,7 +172,7 @@ def test_generated_values_refer_to_those_of_the_other_file(tmp_path: Path, capsy
 
 HERE, GROUP = "europe-west4", {"TPU_ACCELERATOR_TYPE": ""}
 OWN = {"MIG_SETUP_SCRIPT": "scripts/mine.sh", "MIG_SEED_DATA_PREP_SCRIPT": "../mine/prepare.sh"}
-MAPPED: list[tuple[dict[str, str | None], str | None, str, str, str, Any]] = [
+MAPPED = [
     # what differs, --accelerator, the variable, its fate and a part of the reason, what it becomes
     (GROUP, None, "MACHINE_TYPE", "mapped", "", {"machine_type": "n1-standard-64", "size": 1}),
     ({}, None, "MACHINE_TYPE", "refused", "pods on the slice's own hosts", None),
@@ -208,9 +207,7 @@ MAPPED: list[tuple[dict[str, str | None], str | None, str, str, str, Any]] = [
 @pytest.mark.parametrize(
     ("changes", "accelerator", "variable", "fate", "why", "becomes"), MAPPED, ids=lambda value: str(value)[:30]
 )
-def test_what_a_variable_becomes(
-    changes: dict[str, str | None], accelerator: str | None, variable: str, fate: str, why: str, becomes: Any
-) -> None:
+def test_what_a_variable_becomes(changes, accelerator, variable, fate, why, becomes):
     done = imported(changes, accelerator=accelerator)
     (row,) = [row for row in done.rows if row.variable == variable]
     assert (row.fate, row.becomes) == (fate, becomes) and why in row.reason and (row.reason or fate == "mapped")
@@ -235,7 +232,7 @@ def test_what_a_variable_becomes(
         ({"MIG_SEED_DATA_PREP_SCRIPT": "https://me:hunter2pass@host/prepare.sh"}, "holds a secret"),
     ],
 )
-def test_what_cannot_become_an_environment_says_why(changes: dict[str, str | None], what: str) -> None:
+def test_what_cannot_become_an_environment_says_why(changes, what):
     message = fails(changes)
     assert what in message and ". Fix: " in message
 
@@ -244,15 +241,13 @@ def test_what_cannot_become_an_environment_says_why(changes: dict[str, str | Non
 
 
 @pytest.fixture
-def values(tmp_path: Path) -> Path:
+def values(tmp_path):
     path = tmp_path / "values.env"
     path.write_text("".join(f"{name}='{value}'\n" for name, value in DEFAULTS.items()))
     return path
 
 
-def test_command_writes_a_yaml_and_a_row_for_each_variable(
-    values: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_writes_a_yaml_and_a_row_for_each_variable(values, tmp_path, capsys):
     auto, out = tmp_path / "values.env.auto", tmp_path / "lab.yaml"
     auto.write_text("".join(f"{name}={value}\n" for name, value in AUTO.items()) + "STRANGE=1\n")
     assert run(["env", "import", str(values), str(auto), "--to", str(out)]) == 0
@@ -266,7 +261,7 @@ def test_command_writes_a_yaml_and_a_row_for_each_variable(
     assert f"{tmp_path}/none: there is no such folder. Fix: make it" in capsys.readouterr().err
 
 
-def test_command_prints_the_yaml_or_json(values: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_the_yaml_or_json(values, capsys):
     assert run(["env", "import", str(values), "--accelerator", "v5e"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["slice"] == {"accelerator": "v5e", "topology": "4x4"}
     assert run(["env", "import", str(values), "--json"]) == 0
@@ -274,6 +269,6 @@ def test_command_prints_the_yaml_or_json(values: Path, capsys: pytest.CaptureFix
     assert {row["variable"] for row in shown["rows"]} == set(DEFAULTS)
 
 
-def test_page_lists_every_variable() -> None:
+def test_page_lists_every_variable():
     page = (Path(__file__).parents[2] / "deploy" / "older-setup.md").read_text()
     assert [name for name in values_env.CONVERSIONS if f"`{name}`" not in page] == []

@@ -7,15 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from google_cloud import judge
-from google_cloud.fake import Cloud
-from in_process import Cli, Result
 
 from maskwright.cloud import machines
 from maskwright.cloud.google import rest
@@ -31,46 +26,46 @@ JOBS = "aiplatform/projects/lab-proj/locations/us-central1/customJobs"
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def quickly(monkeypatch):
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.02)
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config(tmp_path):
     path = tmp_path / "run.yaml"
-    values: dict[str, Any] = {"data": {"store": "/gcs/lab-data/store"}, "schedule": {"steps": 10}}
+    values = {"data": {"store": "/gcs/lab-data/store"}, "schedule": {"steps": 10}}
     path.write_text(yaml.safe_dump(values | {"batch": {"virtual_workers": 8}}))
     return path
 
 
 @pytest.fixture
-def submit(cli: Cli, cloud: Cloud, config: Path) -> Cli:
+def submit(cli, cloud, config):
     cloud.put("gs://lab-staging/there", "")
 
-    def call(*words: object, config_: str | None = None, run: tuple[str, ...] = RUN) -> Result:
+    def call(*words, config_=None, run=RUN):
         return cli("submit", "vertex", config_ or config, *run, *PLACE, *words)
 
     return call
 
 
-def drawn(submit: Cli, *words: object, **others: Any) -> dict[str, Any]:
+def drawn(submit, *words, **others):
     result = submit(*words, "--dry-run", **others)
     assert result.code == 0, result.err
-    body: dict[str, Any] = json.loads(result.out)
+    body = json.loads(result.out)
     document = judge.api("aiplatform", "v1")
     assert document is not None
     document.check_schema("GoogleCloudAiplatformV1CustomJob", body)
     return body
 
 
-def pools(body: dict[str, Any]) -> list[dict[str, Any]]:
+def pools(body):
     return list(body["jobSpec"]["workerPoolSpecs"])
 
 
 # ---- the request ---------------------------------------------------------------------------------------------------
 
 
-def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
+def test_on_gpus_of_several_machines(submit, cloud):
     words = ("--num-nodes", 4, "--machine-type", "g2-standard-24", "--strategy", "SPOT", "--stop-after-hours", 3)
     words += ("--name", "first-try", "--label", "team=nlp")
     body = drawn(submit, *words, "--service-account", "t@lab-proj.iam.gserviceaccount.com")
@@ -107,9 +102,7 @@ TPU = (*JAX, "--set", "batch.virtual_workers=16", "--accelerator")
         ((*TPU, "v6e:2x4"), {"machineType": "ct6e-standard-8t", "tpuTopology": "2x4"}, "engine.device=tpu"),
     ],
 )
-def test_on_cpus_a_gpu_of_n1_and_a_slice(
-    submit: Cli, tmp_path: Path, words: tuple[str, ...], machine: dict[str, Any], last: str
-) -> None:
+def test_on_cpus_a_gpu_of_n1_and_a_slice(submit, tmp_path, words, machine, last):
     """A slice is one replica, however many machines it has. A fine-tuning is a job too."""
     path = tmp_path / "finetune.yaml"
     batch = {"examples": 32, "virtual_workers": 16}
@@ -122,7 +115,7 @@ def test_on_cpus_a_gpu_of_n1_and_a_slice(
         assert f" maskwright {command} " in args and (args.endswith(last) or command == "finetune")
 
 
-def test_flex_start(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_start(submit, monkeypatch):
     monkeypatch.setenv("TEAM", "a $(b)")
     flex = ("--strategy", "FLEX_START", "--wait-hours", 12, "--stop-after-hours", 24, *GPU)
     body = drawn(submit, *flex, "--env", "TEAM")
@@ -169,9 +162,7 @@ def test_flex_start(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--set", "data.store=/gcs/$(x)/y"], RUN, "the command"),
     ],
 )
-def test_what_could_not_work_is_refused_before_it_is_asked_for(
-    submit: Cli, monkeypatch: pytest.MonkeyPatch, cloud: Cloud, words: list[str], run: tuple[str, ...], where: str
-) -> None:
+def test_what_could_not_work_is_refused_before_it_is_asked_for(submit, monkeypatch, cloud, words, run, where):
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdef")
     monkeypatch.setenv("PAGE", "https://me:hunter2hunter2@example.org/")
     result = submit(*words, run=run)
@@ -180,7 +171,7 @@ def test_what_could_not_work_is_refused_before_it_is_asked_for(
     assert "hunter2" not in result.err and not cloud.calls(r"aiplatform\..*")
 
 
-def test_every_gpu_that_is_known_here_has_vertex_ais_name() -> None:
+def test_every_gpu_that_is_known_here_has_vertex_ais_name():
     document = judge.api("aiplatform", "v1")
     assert document is not None
     names = document.schemas["GoogleCloudAiplatformV1MachineSpec"]["properties"]["acceleratorType"]["enum"]
@@ -190,23 +181,23 @@ def test_every_gpu_that_is_known_here_has_vertex_ais_name() -> None:
 # ---- its life ------------------------------------------------------------------------------------------------------
 
 
-def line(job: str, task: str, text: str, number: int) -> dict[str, Any]:
+def line(job, task, text, number):
     labels = {"job_id": job, "task_name": task, "project_id": "lab-proj"}
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + 1))
     resource = {"type": "ml_job", "labels": labels}
     return {"resource": resource, "textPayload": text, "timestamp": f"{now}.{number:06d}Z", "insertId": f"i{number}"}
 
 
-def job_of(cloud: Cloud) -> tuple[str, dict[str, Any]]:
+def job_of(cloud):
     ((key, body),) = [(key, body) for key, body in list(cloud.resources.items()) if key.startswith(JOBS)]
     return key.rpartition("/")[2], body
 
 
-def said_meanwhile(cloud: Cloud, call: Callable[[], Result], say: Callable[[str], None]) -> Result:
+def said_meanwhile(cloud, call, say):
     """The result of `call`, with `say(job)` called as soon as there is a job; never where the submission fails."""
     over = threading.Event()
 
-    def speak() -> None:
+    def speak():
         while not [key for key in list(cloud.resources) if key.startswith(JOBS)]:
             if over.wait(0.005):
                 return
@@ -221,11 +212,11 @@ def said_meanwhile(cloud: Cloud, call: Callable[[], Result], say: Callable[[str]
         speaker.join()
 
 
-def test_a_job_is_followed_to_its_end_with_its_logs(submit: Cli, cli: Cli, cloud: Cloud, config: Path) -> None:
+def test_a_job_is_followed_to_its_end_with_its_logs(submit, cli, cloud, config):
     states = ["QUEUED", "PENDING", "RUNNING", "RUNNING", "RUNNING", "SUCCEEDED"]
     cloud.script("customJobs", [{"state": f"JOB_STATE_{state}"} for state in states])
 
-    def say(job: str) -> None:
+    def say(job):
         entries = [line(job, "workerpool0-0", "step 1  https://u:pa55word@x/y", 1), line(job, "service", "ready", 2)]
         cloud.logs += [*entries, line(job, "workerpool1-0", "step 2", 3), line("777", "workerpool0-0", "other's", 4)]
 
@@ -266,8 +257,8 @@ EXIT = "The replica workerpool{pool} exited with a non-zero status of {code}. To
         ("EXPIRED", "", 76, "expired"),
     ],
 )
-def test_the_exit_code_is_the_jobs(submit: Cli, cloud: Cloud, state: str, why: str, code: int, said: str) -> None:
-    end: dict[str, Any] = {"state": f"JOB_STATE_{state}"}
+def test_the_exit_code_is_the_jobs(submit, cloud, state, why, code, said):
+    end = {"state": f"JOB_STATE_{state}"}
     cloud.script("customJobs", [{"state": "JOB_STATE_RUNNING"}, end | ({"error": {"message": why}} if why else {})])
     result = submit("--json")
     told, target = json.loads(result.out), f"vertex:lab-proj/us-central1/{job_of(cloud)[0]}"
@@ -277,12 +268,10 @@ def test_the_exit_code_is_the_jobs(submit: Cli, cloud: Cloud, state: str, why: s
 
 
 @pytest.mark.parametrize("parsed", [True, False])
-def test_a_run_that_ended_as_asked_is_76_though_its_container_ended_with_0(
-    submit: Cli, cloud: Cloud, parsed: bool
-) -> None:
+def test_a_run_that_ended_as_asked_is_76_though_its_container_ended_with_0(submit, cloud, parsed):
     cloud.script("customJobs", [{"state": "JOB_STATE_RUNNING"}] * 3 + [{"state": "JOB_STATE_SUCCEEDED"}])
 
-    def say(job: str) -> None:
+    def say(job):
         fields = {"message": "ended as asked", node.ENDED_WITH: 76}
         said = line(job, "workerpool0-0", json.dumps(fields), 1)
         cloud.logs.append(said | {"textPayload": "", "jsonPayload": fields} if parsed else said)
@@ -292,14 +281,14 @@ def test_a_run_that_ended_as_asked_is_76_though_its_container_ended_with_0(
     assert "stopped as asked" in result.err.splitlines()[-1]
 
 
-def test_a_lost_answer_makes_one_job(submit: Cli, cloud: Cloud) -> None:
+def test_a_lost_answer_makes_one_job(submit, cloud):
     cloud.fault("aiplatform.projects.locations.customJobs.create", 0, lost=True)
     result = submit()
     assert result.code == 0, result.err
     job_of(cloud)  # which there is one of
 
 
-def test_without_an_answer_it_is_said_how_to_look_before_another_is_paid_for(submit: Cli, cloud: Cloud) -> None:
+def test_without_an_answer_it_is_said_how_to_look_before_another_is_paid_for(submit, cloud):
     cloud.fault("aiplatform.projects.locations.customJobs.create", 503, "UNAVAILABLE", "Try later.")
     result = submit()
     assert result.code == 1 and "before you submit again: gcloud ai custom-jobs list" in result.error
@@ -308,10 +297,10 @@ def test_without_an_answer_it_is_said_how_to_look_before_another_is_paid_for(sub
     assert "submit again" not in submit().error
 
 
-def test_ctrl_c_while_it_is_submitted_names_the_job(submit: Cli, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_it_is_submitted_names_the_job(submit, cloud, monkeypatch):
     send = rest.Google._send
 
-    def interrupted(self: rest.Google, verb: str, address: str, *rest_: Any) -> Any:
+    def interrupted(self, verb, address, *rest_):
         answer = send(self, verb, address, *rest_)
         if verb == "POST" and address.endswith("/customJobs"):
             os.kill(os.getpid(), signal.SIGINT)
@@ -323,10 +312,10 @@ def test_ctrl_c_while_it_is_submitted_names_the_job(submit: Cli, cloud: Cloud, m
     assert result.code == 130 and f"vertex:lab-proj/us-central1/{job}: submitted, not followed" in result.err
 
 
-def test_ctrl_c_ends_the_following_and_stop_the_job(submit: Cli, cli: Cli, cloud: Cloud) -> None:
+def test_ctrl_c_ends_the_following_and_stop_the_job(submit, cli, cloud):
     cloud.script("customJobs", [{"state": "JOB_STATE_RUNNING"}])
 
-    def interrupt() -> None:
+    def interrupt():
         while not cloud.calls("logging.entries.list"):
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGINT)
@@ -352,12 +341,12 @@ def test_ctrl_c_ends_the_following_and_stop_the_job(submit: Cli, cli: Cli, cloud
 CLUSTER = {"workerpool0": ["a-0:2222"], "workerpool1": ["b-0:2222", "b-1:2222"]}
 
 
-def told(pool: str, index: int, cluster: dict[str, list[str]]) -> str:
+def told(pool, index, cluster):
     task = {"type": pool, "index": index, "trial": ""}
     return json.dumps({"cluster": cluster, "environment": "cloud", "task": task})
 
 
-def test_every_replica_knows_its_number_and_where_they_meet() -> None:
+def test_every_replica_knows_its_number_and_where_they_meet():
     places = [("workerpool0", 0), ("workerpool1", 0), ("workerpool1", 1)]
     ranks = [node.node_options(told(pool, index, CLUSTER)) for pool, index in places]
     assert [words[3] for words in ranks] == ["0", "1", "2"]
@@ -371,7 +360,7 @@ def test_every_replica_knows_its_number_and_where_they_meet() -> None:
 @pytest.mark.parametrize(
     ("ends", "code", "said"), [("7", 7, ""), ("75", 75, ""), ("76", 0, f'"{node.ENDED_WITH}": 76')]
 )
-def test_the_command_gets_the_words_and_its_code_is_the_containers(ends: str, code: int, said: str) -> None:
+def test_the_command_gets_the_words_and_its_code_is_the_containers(ends, code, said):
     """But 76: Vertex AI would start the container again."""
     show = [sys.executable, "-c", f"import sys; print(sys.argv[1:]); sys.exit({ends})", "pretrain"]
     done = subprocess.run(
@@ -387,7 +376,7 @@ def test_the_command_gets_the_words_and_its_code_is_the_containers(ends: str, co
     assert said in "".join(more) and len(more) == bool(said)
 
 
-def test_a_signal_to_the_container_reaches_the_command() -> None:
+def test_a_signal_to_the_container_reaches_the_command():
     saves = "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(75))"
     saves += "; print('ready', flush=True); time.sleep(60)"
     words = [sys.executable, "-m", "maskwright.cloud.vertex.node", sys.executable, "-c", saves]

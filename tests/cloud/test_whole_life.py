@@ -2,10 +2,8 @@
 the stand-in provider, a made-up Google Cloud, and the real kubectl with a made-up cluster."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +19,7 @@ from maskwright.core.errors import Locked
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
-LAB: dict[str, Any] = {
+LAB = {
     "name": "lab1",
     "project": "lab-proj",
     "zone": "us-east5-b",
@@ -41,12 +39,12 @@ class Life:
     folder: Path
     capture: pytest.CaptureFixture[str]
 
-    def write(self, **changes: Any) -> str:
+    def write(self, **changes):
         path = self.folder / "lab.yaml"
         path.write_text(yaml.safe_dump({**LAB, **changes}))
         return str(path)
 
-    def env(self, command: str, *words: str, code: int = 0) -> str:
+    def env(self, command, *words, code=0):
         """`maskwright env COMMAND lab.yaml …`; what it printed, messages and data."""
         got = run(["env", command, str(self.folder / "lab.yaml"), *words])
         said = "".join(self.capture.readouterr())
@@ -54,21 +52,19 @@ class Life:
         assert SECRET not in said
         return said
 
-    def document(self, command: str, *words: str) -> dict[str, Any]:
+    def document(self, command, *words):
         """What the command tells a program; messages come behind it."""
-        found: dict[str, Any] = json.JSONDecoder().raw_decode(self.env(command, *words, "--json"))[0]
+        found = json.JSONDecoder().raw_decode(self.env(command, *words, "--json"))[0]
         return found
 
-    def exists(self, kind: str) -> list[str]:
+    def exists(self, kind):
         """Names of what is there of a collection, as disks or buckets."""
         found = [key.rsplit("/", 1)[1] for key in sorted(self.cloud.resources) if key.rsplit("/", 2)[-2] == kind]
         return [name for name in found if name != "corpus"]  # somebody else's bucket
 
 
 @pytest.fixture
-def life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_network: bool
-) -> Iterator[Life]:
+def life(tmp_path, monkeypatch, capsys, no_network):
     with fake_cloud(polls=0) as cloud, TerraformWorld(tmp_path / "terraform", cloud).served() as world:
         for name, value in {**cloud.environment(), **world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
             monkeypatch.setenv(name, value)
@@ -82,7 +78,7 @@ def life(
 
 
 @pytest.mark.long
-def test_init_up_seed_resize_down(life: Life) -> None:
+def test_init_up_seed_resize_down(life):
     life.write()
     life.env("init")
     assert life.cloud.resources["storage/b/lab-proj-maskwright-state"]["versioning"]["enabled"]
@@ -159,7 +155,7 @@ def test_init_up_seed_resize_down(life: Life) -> None:
 
 
 @pytest.mark.long
-def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> None:
+def test_an_apply_that_fails_half_way_can_be_finished_either_way(life):
     life.write(disk=None)
     life.env("init")
     life.cloud.fault("terraform.google_container_cluster.create", 403, "", "Insufficient regional quota")
@@ -182,7 +178,7 @@ def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> 
 
 
 @pytest.mark.long
-def test_seeding_that_fails_leaves_the_disk_unseeded_and_the_same_command_continues(life: Life) -> None:
+def test_seeding_that_fails_leaves_the_disk_unseeded_and_the_same_command_continues(life):
     path = life.write(nfs=None, slice=None)
     life.env("init")
     shards = life.cloud.objects.pop(("corpus", "stores/one/manifest.json"))
@@ -221,7 +217,7 @@ def test_seeding_that_fails_leaves_the_disk_unseeded_and_the_same_command_contin
     assert record.read(read_environment(path)).seeded is not None
 
 
-def test_down_of_a_class_ends_its_jobs(life: Life) -> None:
+def test_down_of_a_class_ends_its_jobs(life):
     life.write(disk=None, nfs=None, group={"machine_type": "c3-standard-8"})
     life.env("init")
     life.env("up", "--yes")
@@ -246,7 +242,7 @@ def test_down_of_a_class_ends_its_jobs(life: Life) -> None:
     assert life.cluster.names("Job") == [], "jobs save before the cluster goes"
 
 
-def test_a_held_lock_names_its_holder(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lock_names_its_holder(life, monkeypatch):
     life.write(nfs=None, disk=None, slice=None)
     life.env("init")
     lock = {"ID": "1795165645", "Operation": "OperationTypeApply", "Who": "ada@desk", "Version": "1.11.4"}
@@ -258,7 +254,7 @@ def test_a_held_lock_names_its_holder(life: Life, monkeypatch: pytest.MonkeyPatc
     assert not life.exists("networks")
 
 
-def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
+def test_nothing_is_made_by_taking_away_or_by_a_no(life):
     life.write()
     assert "maskwright env init" in life.env("up", "--dry-run", code=2)
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
@@ -269,7 +265,7 @@ def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
     assert life.exists("b") == ["lab-proj-maskwright-state"] and not life.exists("networks") + life.exists("disks")
 
 
-def test_of_two_commands_at_once_one_is_told(life: Life) -> None:
+def test_of_two_commands_at_once_one_is_told(life):
     environment = read_environment(life.write())
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
     one, other = record.read(environment), record.read(environment)

@@ -9,11 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +19,6 @@ from command_line import COMMAND
 from private_network import PrivateNetwork, processes, wait_until, why_not
 from ray_cluster import ray_cluster
 
-from maskwright.data.store import TokenStore
 from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
@@ -33,7 +30,7 @@ pytestmark = [
 ]
 
 STEPS = 300
-CONFIG: dict[str, dict[str, Any]] = {
+CONFIG = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
     "optimizer": {"learning_rate": 1e-3},
@@ -54,7 +51,7 @@ class Ended:
     err: str
 
     @property
-    def last(self) -> str:
+    def last(self):
         return self.err.strip().splitlines()[-1]
 
 
@@ -65,36 +62,36 @@ class Cluster:
     store: str
     environment: dict[str, str]
 
-    def start(self, *words: str, folder: str = "laptop", **environment: str) -> subprocess.Popen[str]:
+    def start(self, *words, folder="laptop", **environment):
         kept = {name: value for name, value in {**self.environment, **environment}.items() if value}
         pipe = subprocess.PIPE
         command = self.network.words(*words, folder=self.folder / folder)
         return subprocess.Popen(command, env=kept, stdout=pipe, stderr=pipe, text=True)
 
-    def ended(self, process: subprocess.Popen[str]) -> Ended:
+    def ended(self, process):
         try:
             out, err = process.communicate(timeout=LONG_ENOUGH_SECONDS)
         finally:
             process.kill()
         return Ended(process.returncode, out, err)
 
-    def maskwright(self, *words: str, **environment: str) -> Ended:
+    def maskwright(self, *words, **environment):
         return self.ended(self.start(*COMMAND, *words, **environment))
 
-    def submit(self, run: str, *words: str) -> subprocess.Popen[str]:
+    def submit(self, run, *words):
         return self.start(*COMMAND, "submit", "ray", "run.yaml", "--run", self.run(run).location, *words)
 
-    def run(self, name: str) -> RunDirectory:
+    def run(self, name):
         return RunDirectory(str(self.folder / "shared" / name))
 
-    def driver(self, run: str) -> list[int]:
+    def driver(self, run):
         return processes("-m", "pretrain", self.run(run).location, "run.yaml")
 
-    def worker(self, run: str) -> list[int]:
+    def worker(self, run):
         """The process that trains."""
         return [pid for pid in processes("-m", "pretrain", self.run(run).location) if pid not in self.driver(run)]
 
-    def until_saved(self, run: str, submitted: subprocess.Popen[str] | None = None) -> list[int]:
+    def until_saved(self, run, submitted=None):
         """A checkpoint more than there are now. The processes that train."""
         folder = self.run(run).checkpoints
         before = len(checkpoint.whole_steps(folder))
@@ -103,7 +100,7 @@ class Cluster:
             time.sleep(0.02)
         return self.worker(run)
 
-    def same(self, run: str) -> None:
+    def same(self, run):
         tensors, lines, differences = compare(self.run("straight"), self.run(run))
         assert tensors > 50 and lines >= STEPS and differences == []
         weights = f"step-{STEPS:08d}/model.safetensors"
@@ -112,7 +109,7 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ray")
     for name in ("laptop", "without git", "shared", "home"):
         (folder / name).mkdir()
@@ -126,13 +123,13 @@ def cluster(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module", autouse=True)
-def straight(cluster: Cluster) -> None:
+def straight(cluster):
     """The same configuration by the plain command."""
     run = cluster.run("straight").location
     assert cluster.maskwright("pretrain", "run.yaml", "--run", run).code == 0
 
 
-def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
+def test_who_has_no_token_gets_nowhere(cluster):
     """Who has the right one need not name the mode."""
     for token, mode in (("", "disabled"), ("f" * 32, "token"), ("", "")):
         ended = cluster.maskwright("status", "ray:", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
@@ -159,7 +156,7 @@ OURS = ("host ", "Ray job ", "first: host ", "warning: ", "waiting for ", "Runni
 
 
 @contextmanager
-def tunnel(cluster: Cluster) -> Iterator[None]:
+def tunnel(cluster):
     """Another way to the head, as `kubectl port-forward` opens one; at its end all connections are cut."""
     before = processes("-c", TUNNEL)
     process = cluster.start(sys.executable, "-c", TUNNEL)
@@ -170,7 +167,7 @@ def tunnel(cluster: Cluster) -> Iterator[None]:
     process.communicate()
 
 
-def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cluster: Cluster) -> None:
+def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cluster):
     with tunnel(cluster):
         seed = ("--simulated_gpus", "2", "--b_size=4", "--datapath", cluster.store)
         following = cluster.submit("killed", *seed, "--job-id", "killed", "--follow", *THERE)
@@ -195,7 +192,7 @@ def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cl
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("killed").location)
 
 
-def killed_and_begun_again(cluster: Cluster, following: subprocess.Popen[str], worker: int) -> None:
+def killed_and_begun_again(cluster, following, worker):
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: worker not in cluster.worker("killed"))
 
@@ -214,7 +211,7 @@ def killed_and_begun_again(cluster: Cluster, following: subprocess.Popen[str], w
 
 
 @contextmanager
-def halted(pid: int) -> Iterator[None]:
+def halted(pid):
     """Until it is told to end, however long that takes, so that a fast machine does not finish the run first."""
     os.kill(pid, signal.SIGSTOP)
     yield
@@ -222,17 +219,17 @@ def halted(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGCONT)
 
 
-def told_to_end(pid: int) -> bool:
+def told_to_end(pid):
     pending = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd"))
     return bool(int(pending.split()[1], 16) >> signal.SIGTERM - 1 & 1)
 
 
-def members() -> list[int]:
+def members():
     """Processes of our actors: Ray names one by what it does."""
     return begins(b"ray::Member")
 
 
-def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Cluster) -> None:
+def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster):
     ended = cluster.ended(cluster.submit("stopped"))
     assert ended.code == 0, ended
     name = ended.out.strip()
@@ -272,7 +269,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     cluster.same("stopped")
 
 
-def test_exit_codes_come_through(cluster: Cluster) -> None:
+def test_exit_codes_come_through(cluster):
     ended = cluster.ended(cluster.submit("failed", "--follow", "--set", "data.store=/nowhere/store"))
     assert ended.code == 2 and "the job failed: exit 2" in ended.last, ended
     assert "host 0 | error: /nowhere/store: is not a token store" in ended.out
@@ -285,7 +282,7 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     assert cluster.ended(following).code == 76
 
 
-def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluster: Cluster) -> None:
+def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluster):
     following = cluster.submit("gang", "--follow", "--num-nodes", "2")
     workers = cluster.until_saved("gang", following)
     assert len(workers) == 4  # two that compute, and above each what watches over its machine
@@ -319,7 +316,7 @@ sys.meta_path.insert(0, Finder())
 """A `sitecustomize` for machines without TPUs: what is to compute on a TPU computes on the CPU."""
 
 
-def tpu_host(cluster: Cluster, worker: int) -> AbstractContextManager[int]:
+def tpu_host(cluster, worker):
     """A host of a slice v6e:2x4 as Ray sees it on Google Cloud, with leftovers of a job on several slices."""
     (folder := cluster.folder / "stand-in").mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(STAND_IN)
@@ -328,12 +325,12 @@ def tpu_host(cluster: Cluster, worker: int) -> AbstractContextManager[int]:
     return another_machine(cluster, resources='{"TPU": 4}', **of_slice)
 
 
-def variables_of(pid: int) -> dict[str, str]:
+def variables_of(pid):
     lines = Path(f"/proc/{pid}/environ").read_text().split("\0")
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def test_a_slice_is_trained_on_whole_and_in_its_order_and_waits_for_a_lost_host(cluster: Cluster) -> None:
+def test_a_slice_is_trained_on_whole_and_in_its_order_and_waits_for_a_lost_host(cluster):
     engine = {"kind": "jax", "dtype": "fp32", "threads": 1}
     config = {**CONFIG, "engine": engine, "batch": {"micro_batch_rows": 1, "virtual_workers": 8}}
     config["schedule"] = {"steps": 40, "warmup_steps": 3}
@@ -363,7 +360,7 @@ def test_a_slice_is_trained_on_whole_and_in_its_order_and_waits_for_a_lost_host(
     assert status and (status.phase, status.step, status.attempt) == ("done", 40, 2)
 
 
-def until_both(cluster: Cluster, following: subprocess.Popen[str]) -> list[int]:
+def until_both(cluster, following):
     """The two processes that train, once there is a checkpoint."""
     cluster.until_saved("slice", following)
     return [pid for pid in cluster.worker("slice") if "RANK" in variables_of(pid)]
@@ -372,7 +369,7 @@ def until_both(cluster: Cluster, following: subprocess.Popen[str]) -> list[int]:
 HEAD = "127.0.0.1:6379"
 
 
-def begins(line: bytes) -> list[int]:
+def begins(line):
     """Numbers of the processes whose command line begins so."""
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
@@ -381,7 +378,7 @@ def begins(line: bytes) -> list[int]:
     return found
 
 
-def raylets_below(ancestor: int) -> set[int]:
+def raylets_below(ancestor):
     """Without what a raylet has just forked, which has its name until it becomes a worker. Other clusters may begin on
     this machine at the same time."""
     parents, raylets = dict[int, int](), set[int]()
@@ -391,14 +388,14 @@ def raylets_below(ancestor: int) -> set[int]:
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
                 raylets.add(pid)
 
-    def is_below(pid: int) -> bool:
+    def is_below(pid):
         return pid == ancestor or (pid in parents and is_below(parents[pid]))
 
     return {pid for pid in raylets if parents[pid] not in raylets and is_below(pid)}
 
 
 @contextmanager
-def another_machine(cluster: Cluster, *, resources: str = "{}", **environment: str) -> Iterator[int]:
+def another_machine(cluster, *, resources="{}", **environment):
     """The raylet of a second node of the cluster."""
     small = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
     words = ("ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)

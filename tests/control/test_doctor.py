@@ -5,9 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import warm
@@ -23,7 +20,7 @@ from maskwright.machine.cgroups import Cgroups
 SECRET = "hf_this-is-the-secret-itself"
 
 
-def tree(folder: Path, files: dict[str, str]) -> str:
+def tree(folder, files):
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -48,20 +45,18 @@ def tree(folder: Path, files: dict[str, str]) -> str:
         ({}, "0::/", None, None, None),
     ],
 )  # fmt: skip
-def test_limits_are_the_tightest_of_all_groups(
-    tmp_path: Path, files: dict[str, str], group: str, memory: int | None, cores: float | None, throttled: int | None
-) -> None:
+def test_limits_are_the_tightest_of_all_groups(tmp_path, files, group, memory, cores, throttled):
     own = tmp_path / "cgroup"
     own.write_text(group + "\n")
     found = Cgroups(tree(tmp_path / "fs", files), str(own))
     assert (found.memory_bytes(), found.cores(), found.throttled()) == (memory, cores, throttled)
 
 
-def stat(ticks: int) -> str:
+def stat(ticks):
     return f"7 (a name) with) S {' '.join(['0'] * 10)} {ticks} 0 0"
 
 
-def test_cores_say_who_else_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_say_who_else_computes(tmp_path, monkeypatch):
     cpu = "cpu  100 0 50 800 50 0 0 {} 0 0\n"
     proc = tree(tmp_path / "proc", {"7/stat": stat(100), "stat": cpu.format(0)})
     own = tmp_path / "own"
@@ -69,7 +64,7 @@ def test_cores_say_who_else_computes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     clock = [0.0]
     monkeypatch.setattr(machine.time, "perf_counter", lambda: clock[0])
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         clock[0] += seconds
         tree(
             tmp_path / "proc", {"7/stat": stat(100 + used), "8/stat": stat(10_000)}
@@ -90,7 +85,7 @@ def test_cores_say_who_else_computes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert machine.cores(free, str(tmp_path / "none")).values["used_by_others_cores"] is None
 
 
-def test_memory_is_what_the_container_may_have(tmp_path: Path) -> None:
+def test_memory_is_what_the_container_may_have(tmp_path):
     own = tmp_path / "own"
     own.write_text("0::/\n")
     proc = tree(tmp_path / "proc", {"meminfo": "MemTotal: 1 kB\nMemAvailable:    8000000 kB\n"})
@@ -102,7 +97,7 @@ def test_memory_is_what_the_container_may_have(tmp_path: Path) -> None:
         assert machine.memory(large, proc).state == "ok"
 
 
-def test_disk_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_is_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "SLOW_DISK_BYTES_PER_SECOND", 0.0)
     for free, state in ((1 << 20, "fail"), (2 << 30, "warn"), (1 << 40, "ok")):
         monkeypatch.setattr(hardware, "free_disk_bytes", lambda folder, free=free: free)
@@ -115,7 +110,7 @@ def test_disk_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 # ---- frameworks -----------------------------------------------------------------------------------------------------
 
 GPU = {"name": "Tesla K80", "memory_bytes": 12e9, "capability": "3.7", "in_build": False}
-BUILD: dict[str, Any] = {
+BUILD = {
     "version": "2.13.0+cpu", "cuda_build": None, "hip_build": None, "gpus": [], "device": "cpu", "dtype": "fp32",
     "dtype_note": "", "attention": "", "cpu_kernels": "AVX2", "amx": False, "onednn": True, "bf16": False,
     "compiler": True, "threads": 2,
@@ -125,13 +120,13 @@ BUILD: dict[str, Any] = {
 class Said:
     """In place of `FrameworkProbe`: what a framework's process printed, and how it ended."""
 
-    def __init__(self, *lines: dict[str, Any], failure: str | None = None) -> None:
+    def __init__(self, *lines, failure=None):
         self._lines, self._failure = list(lines), failure
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self):
         return self._lines
 
-    def end(self) -> str | None:
+    def end(self):
         return self._failure
 
 
@@ -163,22 +158,20 @@ LEFT_OUT = "the lines kernels and products are left out"
         ((), 0, "its process was ended by SIGILL", "torch", "fail", f"ended by SIGILL; {LEFT_OUT}"),
     ],
 )  # fmt: skip
-def test_torch_has_to_fit_the_hardware(
-    lines: Any, gpus: int, failure: str | None, name: str, state: str, told: str
-) -> None:
-    found = frameworks.torch(None if lines is None else Said(*lines, failure=failure), gpus)  # type: ignore[arg-type]
+def test_torch_has_to_fit_the_hardware(lines, gpus, failure, name, state, told):
+    found = frameworks.torch(None if lines is None else Said(*lines, failure=failure), gpus)
     (one,) = [one for one in found if one.name == name]
     assert one.state == state and told in f"{one.detail} {one.fix}"
 
 
-def test_a_processors_slow_bf16_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processors_slow_bf16_is_said(monkeypatch):
     for vendor, said in (
         ("GenuineIntel", "AVX512-BF16 (slower than fp32 without AMX)"),
         ("AuthenticAMD", "AVX512-BF16,"),
     ):
         flags = {"flags": "avx512_bf16", "vendor_id": vendor}
         monkeypatch.setattr(hardware, "_cpuinfo", lambda name, *_, flags=flags: flags[name])
-        found = frameworks.torch(Said(BUILD, RATES), 0)  # type: ignore[arg-type]
+        found = frameworks.torch(Said(BUILD, RATES), 0)
         assert any(f"this CPU has {said}" in one.detail for one in found)
 
 
@@ -191,11 +184,11 @@ def test_a_processors_slow_bf16_is_said(monkeypatch: pytest.MonkeyPatch) -> None
         (None, "ok"),
     ],
 )
-def test_jax_has_to_see_what_is_there(said: Any, state: str) -> None:
+def test_jax_has_to_see_what_is_there(said, state):
     assert frameworks.jax(said).state == state
 
 
-def test_a_framework_that_crashes_or_hangs_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_framework_that_crashes_or_hangs_is_a_finding(tmp_path, monkeypatch):
     answers = 'import sys\nprint("[1]\\n{\\"a\\": 1}", flush=True)\nsys.stdin.read()\nprint("{}")'
     crashes = "import os, signal\nos.kill(os.getpid(), signal.SIGILL)"
     hangs, raises = "import time\ntime.sleep(60)", "import nothing_here"
@@ -217,7 +210,7 @@ def test_a_framework_that_crashes_or_hangs_is_a_finding(tmp_path: Path, monkeypa
     assert found.state == "fail" and "No module named 'nothing_here'" in found.detail
 
 
-def test_what_torch_tells_of_this_machine_is_what_a_run_takes() -> None:
+def test_what_torch_tells_of_this_machine_is_what_a_run_takes():
     found = probe.build()
     device = choose_device("auto")
     assert (found["device"], found["dtype"]) == (device, probe._name(choose_dtype("auto", device)))
@@ -239,14 +232,14 @@ def test_what_torch_tells_of_this_machine_is_what_a_run_takes() -> None:
         ((9, 0), ["gfx90a"], False),
     ],
 )
-def test_machine_code_runs_on_its_own_major_version(capability: tuple[int, int], built: list[str], runs: bool) -> None:
+def test_machine_code_runs_on_its_own_major_version(capability, built, runs):
     assert probe._in_build(*capability, built) is runs
 
 
 # ---- network --------------------------------------------------------------------------------------------------------
 
 
-def test_the_network_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_network_is_not_asked(monkeypatch):
     for name in [name for name in os.environ if name.upper() in (*network.PROXIES, *network.BUNDLES)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@proxy:3128")
@@ -260,7 +253,7 @@ def test_the_network_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- all of it ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_on_this_machine(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_on_this_machine(cli, monkeypatch):
     """Without the time limit: the machine that tests share may be many times slower than its user's."""
     from maskwright.doctor import examine
 
@@ -279,13 +272,13 @@ def test_the_command_on_this_machine(cli: Callable[..., Any], monkeypatch: pytes
     assert all(rate > 0 for rate in named["products"]["values"]["flops_per_second"].values())
 
 
-def test_the_exit_code_is_that_of_the_worst_finding(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_is_that_of_the_worst_finding(cli, monkeypatch):
     from maskwright.doctor import examine
 
     found = [
         DoctorFinding("hardware", "disk", state, "a disk", "mend it" if state != "ok" else None)
         for state in ("ok", "warn")
-    ]  # type: ignore[arg-type]
+    ]
     monkeypatch.setattr(examine, "examine", lambda: DoctorReport(found, 1.0))
     result = cli("doctor")
     assert (result.code, result.out.splitlines()) == (0, [

@@ -2,9 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -17,7 +15,7 @@ TYPES = re.compile(r"<(?!mask>|=)[^|>]*>")
 """Placeholders that typer makes of a type, such as `<float range>`. The words of a choice, `<a|b>`, are none."""
 
 
-def every(command: Any, name: str = "maskwright", parent: Any = None) -> Iterator[Any]:
+def every(command, name="maskwright", parent=None):
     """The context of each command, groups included."""
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     yield context
@@ -25,7 +23,7 @@ def every(command: Any, name: str = "maskwright", parent: Any = None) -> Iterato
         yield from every(command.get_command(context, inner), inner, context)
 
 
-def test_help_names_what_to_type_in_words_of_ours() -> None:
+def test_help_names_what_to_type_in_words_of_ours():
     contexts = list(every(get_command(main.app)))
     assert {"pretrain", "prepare", "ray", "up"} <= {context.info_name for context in contexts}
     for context in contexts:
@@ -36,10 +34,10 @@ def test_help_names_what_to_type_in_words_of_ours() -> None:
             assert named or option.is_flag or option.name.endswith("_completion"), (context.command_path, option.opts)
 
 
-def test_each_command_stands_in_a_panel(cli: Any) -> None:
+def test_each_command_stands_in_a_panel(cli):
     root = get_command(main.app)
     placed = [name for names in PANELS.values() for name in names]
-    assert sorted(placed) == sorted(root.commands)  # type: ignore[attr-defined]
+    assert sorted(placed) == sorted(root.commands)
     lines = cli("--help").out.splitlines()
     assert [line[:-1] for line in lines if line[:-1] in PANELS] == list(PANELS)
     for title, names in PANELS.items():
@@ -47,13 +45,13 @@ def test_each_command_stands_in_a_panel(cli: Any) -> None:
         panel = below[: below.index("") if "" in below else None]
         assert [line.split()[0] for line in panel if line[2] != " "] == names
     first = " ".join(" ".join(lines).split())
-    for command in root.commands.values():  # type: ignore[attr-defined]
+    for command in root.commands.values():
         sentence = command.get_short_help_str(limit=200)
         assert sentence.endswith(".") and not sentence.endswith("...") and sentence in first
 
 
 @pytest.mark.parametrize("words", ["", "data", "data prepare", "submit", "submit ray"])
-def test_h_is_help(cli: Any, words: str) -> None:
+def test_h_is_help(cli, words):
     assert cli(*words.split(), "-h") == cli(*words.split(), "--help")
     assert cli(*words.split(), "-h").out.startswith(f"Usage: {' '.join(['maskwright', *words.split()])} ")
 
@@ -69,7 +67,7 @@ def test_h_is_help(cli: Any, words: str) -> None:
         ("maskwright data prepare a --layout s", ["sentences"]),
     ],
 )
-def test_bash_completes(cli: Any, monkeypatch: pytest.MonkeyPatch, typed: str, offers: list[str]) -> None:
+def test_bash_completes(cli, monkeypatch, typed, offers):
     """As the lines do that `--show-completion` prints for bash."""
     words = typed.split()
     for name, value in (
@@ -85,7 +83,7 @@ def test_bash_completes(cli: Any, monkeypatch: pytest.MonkeyPatch, typed: str, o
 # ---- for programs ----------------------------------------------------------------------------------------------------
 
 
-def test_each_command_answers_in_json() -> None:
+def test_each_command_answers_in_json():
     page = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
     for context in every(get_command(main.app)):
         if hasattr(context.command, "list_commands"):
@@ -95,7 +93,7 @@ def test_each_command_answers_in_json() -> None:
         assert f"`{path}`" in page, f"docs/json.md does not say what `{path} --json` prints"
 
 
-def test_errors_are_json_where_answers_are(cli: Any, tmp_path: Path) -> None:
+def test_errors_are_json_where_answers_are(cli, tmp_path):
     found = cli("data", "verify", tmp_path / "nowhere", "--json")
     record = json.loads(found.err.splitlines()[-1])
     error = record.pop("error")

@@ -27,7 +27,7 @@ CPU = "--no-deps --index-url https://download.pytorch.org/whl/cpu torch==2.13.0"
 
 
 class Clone:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.calls = folder / "clone", folder / "calls"
         for name in ("scripts", "requirements", "bin"):
             (self.folder / name).mkdir(parents=True)
@@ -37,12 +37,12 @@ class Clone:
         (self.folder / "pyproject.toml").write_text("[project]\n")
         self.program("python", PYTHON)
 
-    def program(self, name: str, text: str) -> None:
+    def program(self, name, text):
         path = self.folder / "bin" / name
         path.write_text(text)
         path.chmod(0o755)
 
-    def run(self, *words: str, script: str = "install", **environment: str) -> tuple[int, str, list[str]]:
+    def run(self, *words, script="install", **environment):
         """Exit code, what it printed, and what pip was asked to install, with `clear` where .venv was emptied."""
         self.calls.write_text("")
         done = subprocess.run(
@@ -62,7 +62,7 @@ class Clone:
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Clone:
+def clone(tmp_path):
     return Clone(tmp_path)
 
 
@@ -72,7 +72,7 @@ SELF = "--no-build-isolation --no-deps -e ."
 
 
 @without_gpu
-def test_torch_is_that_of_the_machine(clone: Clone) -> None:
+def test_torch_is_that_of_the_machine(clone):
     assert clone.run(INDEX="there")[2] == ["clear", CORE, CPU, SELF]
     assert clone.run(INDEX="there") == (0, "", []), "the second time there is nothing to do"
     clone.program("nvidia-smi", "#!/bin/sh\necho 'GPU 0: NVIDIA H100'\n")
@@ -83,7 +83,7 @@ def test_torch_is_that_of_the_machine(clone: Clone) -> None:
 
 
 @without_gpu
-def test_without_pytorchs_index_torch_is_that_of_the_package_index(clone: Clone) -> None:
+def test_without_pytorchs_index_torch_is_that_of_the_package_index(clone):
     code, said, calls = clone.run()
     assert code == 0 and calls == ["clear", CORE, "torch==2.13.0", SELF]
     assert said.splitlines() == [
@@ -99,7 +99,7 @@ def test_without_pytorchs_index_torch_is_that_of_the_package_index(clone: Clone)
 
 
 @pytest.mark.parametrize("step", [CORE, "torch==", SELF])
-def test_a_failed_install_is_not_trusted(clone: Clone, step: str) -> None:
+def test_a_failed_install_is_not_trusted(clone, step):
     for name in ("jax", "web"):
         (clone.folder / "requirements" / f"{name}.lock").write_text(f"{name}\n")
     assert clone.run("--web", INDEX="there")[0] == 0
@@ -120,5 +120,5 @@ def test_a_failed_install_is_not_trusted(clone: Clone, step: str) -> None:
         (["--text", "*.txt", "--to", "here"], "quickstart --text *.txt --to here"),
     ],
 )
-def test_quickstart_installs_and_judges(clone: Clone, words: list[str], typed: str) -> None:
+def test_quickstart_installs_and_judges(clone, words, typed):
     assert clone.run(*words, script="quickstart", INDEX="there")[1].splitlines()[0] == typed

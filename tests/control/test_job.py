@@ -4,11 +4,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_tpu import Hosts
@@ -47,14 +44,14 @@ SETTINGS = {"job": "one", "folder": "maskwright", "setup": "", "grace": "20", "r
         (INSTALL, True),
     ],
 )
-def test_a_setup_that_sets_a_secret_is_not_submitted(setup: str, is_clean: bool) -> None:
+def test_a_setup_that_sets_a_secret_is_not_submitted(setup, is_clean):
     with nullcontext() if is_clean else pytest.raises(InputError, match="setup sets a secret variable. Fix: pass it"):
         require_clean(slice_module.TpuSlice("pod", setup=setup), COMMAND)
     with nullcontext() if is_clean else pytest.raises(InputError, match="Fix: export NAME=… before you submit"):
         require_clean(Slurm(setup=setup), COMMAND)
 
 
-def test_words_are_those_that_a_person_would_type() -> None:
+def test_words_are_those_that_a_person_would_type():
     assert Training("a.yaml", "runs/a").words() == ["pretrain", "a.yaml", "--run", "runs/a"]
     command = Training("a.yaml", "runs/a", ("a=1", "b=c d"), 0.5, 100, 3, processes=2)
     limits = "--stop-after-hours 0.5 --stop-after-steps 100 --profile-steps 3 --processes 2"
@@ -91,13 +88,13 @@ def test_words_are_those_that_a_person_would_type() -> None:
         ([End(0, 0), End(1, 255)], 255, False, 1),
     ],
 )
-def test_first_end_that_is_no_consequence_decides(ends: list[End], code: int, restart: bool, cause: int | None) -> None:
+def test_first_end_that_is_no_consequence_decides(ends, code, restart, cause):
     verdict = judge(ends, len(ends))
     assert (verdict.code, verdict.restart) == (code, restart)
     assert (verdict.cause.host if verdict.cause else None) == cause
 
 
-def test_processes_of_all_machines_have_ranks_of_their_own() -> None:
+def test_processes_of_all_machines_have_ranks_of_their_own():
     groups = [WorkerGroup(3, nodes=2, node_rank=node, rendezvous="[fd00::1]:29500") for node in (0, 1)]
     found = [group.variables(number, 1) for group in groups for number in range(3)]
     assert [(one["RANK"], one["LOCAL_RANK"]) for one in found] == [(str(n), str(n % 3)) for n in range(6)]
@@ -122,7 +119,7 @@ TOLD = [End(0, 75, told=True), End(1, 0, told=True)]
         ([*TOLD, End(2, 1, told=True)], 1),  # such as a disk that was full when it saved
     ],
 )
-def test_job_that_was_stopped_is_not_begun_again_nor_done_before_every_host_is(ends: list[End], code: int) -> None:
+def test_job_that_was_stopped_is_not_begun_again_nor_done_before_every_host_is(ends, code):
     hosts = max(2, len(ends))
     found = judge(ends, hosts, asked=True)
     assert found == JobOutcome(code, False, next((end for end in ends if end.failed), None))
@@ -130,8 +127,8 @@ def test_job_that_was_stopped_is_not_begun_again_nor_done_before_every_host_is(e
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    def connect(*given: Any) -> list[str]:
+def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch, times):
+    def connect(*given):
         for _ in range(times):
             signal.raise_signal(signal.SIGTERM)
         return ["sleep", "60"]
@@ -142,7 +139,7 @@ def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest
         slice_module.TpuSlice("pod").submit(COMMAND, dry_run=False)
 
 
-def test_a_limit_is_a_reason_and_the_first_reason_stays() -> None:
+def test_a_limit_is_a_reason_and_the_first_reason_stays():
     for request in (StopRequest(stop_after_steps=1, stop_at_step=1), StopRequest(stop_after_hours=1.0, stop_at=0.0)):
         request.look(None, 1)
         request.ask("signal", "SIGTERM")
@@ -152,7 +149,7 @@ def test_a_limit_is_a_reason_and_the_first_reason_stays() -> None:
         assert request.reason == "limit", "no engine may start it again"
 
 
-def test_report_begins_with_the_host_to_look_at() -> None:
+def test_report_begins_with_the_host_to_look_at():
     assert End(0, 128 + signal.SIGRTMIN + 1).describe() == f"host 0: killed by signal {signal.SIGRTMIN + 1}"
     ends = [End(2, 1, tail=("a", "error: b")), End(0, 75), End(1, None, told=True, why="did not answer")]
     assert report(ends, judge(ends, 3)) == [
@@ -168,7 +165,7 @@ def test_report_begins_with_the_host_to_look_at() -> None:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+def hosts(tmp_path, monkeypatch):
     monkeypatch.setattr(host_module, "OTHERS_SECONDS", 0.5)
     monkeypatch.setattr(slice_module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(slice_module, "RESTART_WAIT_SECONDS", 0.0)
@@ -177,18 +174,18 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
     made.end()
 
 
-def begin(hosts: Hosts, command: Training = COMMAND, *, workers: int = 1, **changed: Any) -> ShellAttempt:
+def begin(hosts, command=COMMAND, *, workers=1, **changed):
     """`changed`: other `SETTINGS`, or `values` of variables."""
     values = changed.pop("values", {})
-    settings: dict[str, str] = SETTINGS | changed
+    settings = SETTINGS | changed
 
-    def script(mark: str) -> str:
+    def script(mark):
         return script_for(command, values, {"mark": mark, **settings})
 
     return ShellAttempt(workers, hosts.argv, script, float(settings["grace"]))
 
 
-def finish(attempt: ShellAttempt) -> list[End]:
+def finish(attempt):
     until = time.monotonic() + 120
     while not attempt.over:
         assert time.monotonic() < until
@@ -197,11 +194,11 @@ def finish(attempt: ShellAttempt) -> list[End]:
     return attempt.ends
 
 
-def wait_for(path: Path, attempt: ShellAttempt | None = None) -> None:
+def wait_for(path, attempt=None):
     wait_until(lambda: (attempt and attempt.poll(0.05)) or path.exists())
 
 
-def test_words_and_values_survive_the_shell(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_and_values_survive_the_shell(hosts, capsys):
     words = ["it's", 'a "b"', "$HOME `id` \\", "x\ny", "", "*", "--set", "a=b c", "é"]
     there = ["pretrain", "a", "--run", "b", *(w for word in words for w in ("--set", word))]
     hosts.plan(0, 'printf "<%s>" "$@" "$ODD"; echo')
@@ -220,19 +217,17 @@ def test_words_and_values_survive_the_shell(hosts: Hosts, capsys: pytest.Capture
          ["exit 0", "maskwright-0123456789abcdef exit 0"]),
     ],
 )  # fmt: skip
-def test_exit_code_is_the_one_of_the_job_whatever_it_prints(
-    hosts: Hosts, plan: str, code: int, tail: list[str]
-) -> None:
+def test_exit_code_is_the_one_of_the_job_whatever_it_prints(hosts, plan, code, tail):
     hosts.plan(0, plan)
     [end] = finish(begin(hosts))
     assert end.code == code and list(end.tail)[: len(tail)] == tail
     assert code != 137 or end.describe() == "host 0: killed by SIGKILL"
 
 
-def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
+def test_what_is_missing_on_a_host_is_one_line(hosts):
     """Exit code 75 of a setup is not one of the job, which would start it again without end."""
     command = hosts.folder / "bin" / "maskwright"
-    rows: list[tuple[dict[str, Any], int, str]] = [
+    rows = [
         ({"folder": "no such"}, 2, "no such: no such folder here. Fix: "),
         ({"setup": "echo tried; exit 75"}, 1, "--setup ended with 75. Fix: read its lines above"),
         ({"setup": f"echo 'echo bad interpreter; exit 126' > {command}"}, 127, "does not start: bad interpreter. Fix:"),
@@ -245,9 +240,7 @@ def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"setup": "echo 'requires a different Python'; exit 1"}])
-def test_host_whose_python_is_too_old_gets_the_line_that_brings_a_newer_one(
-    hosts: Hosts, settings: dict[str, Any]
-) -> None:
+def test_host_whose_python_is_too_old_gets_the_line_that_brings_a_newer_one(hosts, settings):
     (hosts.folder / "bin" / "maskwright").unlink()
     python = hosts.folder / "bin" / "python3"
     python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.12 || exit 1\n')
@@ -256,7 +249,7 @@ def test_host_whose_python_is_too_old_gets_the_line_that_brings_a_newer_one(
     assert end.code in (1, 127) and f"and Python 3.10.12 is older than 3.11. Fix: --setup '{INSTALL}'" in end.why
 
 
-def test_setup_runs_in_the_home_folder_before_each_attempt(hosts: Hosts) -> None:
+def test_setup_runs_in_the_home_folder_before_each_attempt(hosts):
     """A host that was made anew in between has an empty disk."""
     (hosts.home(0) / "maskwright" / "plan").rename(hosts.home(0) / "plan")
     (hosts.folder / "bin" / "maskwright").write_text("#!/bin/sh\npwd\n")
@@ -276,9 +269,7 @@ CATCH = "trap 'echo saving; echo term >> got; exit 75' TERM; sleep 100 & echo $$
         ("trap 'echo not now' TERM; echo > pid; while :; do sleep 0.1; done", "1", 137, "not now"),
     ],
 )
-def test_end_of_the_launcher_is_sigterm_for_the_job_and_sigkill_after_the_grace_period(
-    hosts: Hosts, plan: str, grace: str, code: int, last: str
-) -> None:
+def test_end_of_the_launcher_is_sigterm_for_the_job_and_sigkill_after_the_grace_period(hosts, plan, grace, code, last):
     hosts.plan(0, plan)
     attempt = begin(hosts, grace=grace)
     wait_for(hosts.file(0, "pid"), attempt)
@@ -289,7 +280,7 @@ def test_end_of_the_launcher_is_sigterm_for_the_job_and_sigkill_after_the_grace_
     assert code == 75 or time.monotonic() - began > 0.9
 
 
-def test_connection_that_breaks_lets_the_job_save(hosts: Hosts) -> None:
+def test_connection_that_breaks_lets_the_job_save(hosts):
     """What it prints meanwhile has no reader any more, which in a pipe would kill it."""
     hosts.plan(0, "trap 'echo saving; echo saving; echo term >> got; exit 75' TERM; echo $$ > pid; sleep 100 & wait")
     script = script_for(COMMAND, {}, {"mark": "mark", **SETTINGS})
@@ -309,7 +300,7 @@ def test_connection_that_breaks_lets_the_job_save(hosts: Hosts) -> None:
     assert (hosts.home(0) / ".cache" / "maskwright" / "launch.log").read_text() == "saving\nsaving\n"
 
 
-def test_host_that_hangs_is_ended_when_another_one_fails(hosts: Hosts) -> None:
+def test_host_that_hangs_is_ended_when_another_one_fails(hosts):
     hosts.plan(0, "while ! [ -e ../../host-1/maskwright/n ]; do sleep 0.05; done; echo 'error: bad'; exit 1")
     hosts.plan(1, CATCH)
     ends = finish(begin(hosts, workers=2))
@@ -318,7 +309,7 @@ def test_host_that_hangs_is_ended_when_another_one_fails(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_error_wins_over_the_abort_of_another_host(hosts: Hosts, late: int) -> None:
+def test_error_wins_over_the_abort_of_another_host(hosts, late):
     """Also when it comes later than `OTHERS_SECONDS`, here 0.5: the others are told to end after 2 seconds at least."""
     for worker, end in ((0, "exit 1"), (1, "kill -ABRT $$")):
         wait = f"while ! [ -e ../../host-{1 - late}/maskwright/n ]; do sleep 0.05; done; sleep 0.8; "
@@ -329,10 +320,10 @@ def test_error_wins_over_the_abort_of_another_host(hosts: Hosts, late: int) -> N
     assert (verdict.code, verdict.restart) == (1, False) and verdict.cause and verdict.cause.host == 0
 
 
-def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_that_does_not_answer_is_lost(hosts, monkeypatch):
     monkeypatch.setattr(host_module, "ANSWER_SECONDS", 0.3)
     once = hosts.argv
-    hosts.argv = lambda worker, command: once(worker, command.replace("sh -s", "sleep 60"))  # type: ignore[method-assign]
+    hosts.argv = lambda worker, command: once(worker, command.replace("sh -s", "sleep 60"))
     attempt = begin(hosts)
     while not attempt.hosts[0].greeted:
         attempt.poll(0.05)
@@ -342,15 +333,15 @@ def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.Mon
     assert hosts.left_over() == []
 
 
-def test_host_that_cannot_be_reached_is_lost_and_the_job_never_begins(hosts: Hosts) -> None:
+def test_host_that_cannot_be_reached_is_lost_and_the_job_never_begins(hosts):
     once, said = hosts.argv, "ssh: connect to host h: Connection timed out"
     for words, why in (
         (["sh", "-c", f"echo '{said}'; sleep 60"], said),
         (["sh", "-c", f"echo '{said}'; exit 255"], said),
         (["sleep", "60"], "cannot be reached"),
     ):
-        second: list[str] = words
-        hosts.argv = lambda worker, command: second if worker else once(worker, command)  # type: ignore[method-assign]  # noqa: B023
+        second = words
+        hosts.argv = lambda worker, command: second if worker else once(worker, command)  # noqa: B023
         attempt = begin(hosts, workers=2)
         wait_until(lambda: attempt.poll(0.05) or (attempt.hosts[0].ready and (why != said or attempt.hosts[1].tail)))  # noqa: B023
         if "exit" not in words[-1]:
@@ -360,25 +351,25 @@ def test_host_that_cannot_be_reached_is_lost_and_the_job_never_begins(hosts: Hos
         assert ends[0].why == why and not hosts.file(0, "n").exists()
 
 
-def orphaned(hosts: Hosts, job: str) -> None:
+def orphaned(hosts, job):
     """A job whose launcher is gone without the host having noticed."""
     hosts.plan(0, CATCH)
     attempt = begin(hosts, job=job)
     wait_for(hosts.file(0, "pid"), attempt)
     attempt.hosts[0].end = End(0, None)  # forgotten: its input stays open until the test ends
-    hosts.kept = attempt  # type: ignore[attr-defined]
+    hosts.kept = attempt
 
 
-def test_next_attempt_first_ends_what_is_left_of_the_one_before(hosts: Hosts) -> None:
+def test_next_attempt_first_ends_what_is_left_of_the_one_before(hosts):
     orphaned(hosts, "one")
     old = int(hosts.file(0, "pid").read_text())
     hosts.plan(0, f"kill -0 {old} 2>/dev/null && exit 9; exit 0")
     [end] = finish(begin(hosts, job="one"))
     assert end.code == 0 and hosts.file(0, "got").read_text() == "term\n"
-    hosts.kept.close()  # type: ignore[attr-defined]
+    hosts.kept.close()
 
 
-def test_job_of_somebody_else_is_ended_only_with_replace(hosts: Hosts) -> None:
+def test_job_of_somebody_else_is_ended_only_with_replace(hosts):
     orphaned(hosts, "theirs")
     [end] = finish(begin(hosts, job="mine"))
     assert end.code == 2 and "is busy with another job. Fix: " in end.why
@@ -386,22 +377,20 @@ def test_job_of_somebody_else_is_ended_only_with_replace(hosts: Hosts) -> None:
     hosts.plan(0, "exit 0")
     [end] = finish(begin(hosts, job="mine", replace="yes"))
     assert end.code == 0 and hosts.file(0, "got").exists()
-    hosts.kept.close()  # type: ignore[attr-defined]
+    hosts.kept.close()
 
 
-def test_connection_that_makes_itself_again_starts_no_second_job(hosts: Hosts) -> None:
+def test_connection_that_makes_itself_again_starts_no_second_job(hosts):
     """As gcloud does after ssh has failed, should a later one say so in other words."""
     hosts.plan(0, "kill -KILL $PPID; sleep 1")  # the shell that supervises it
     once = hosts.argv
-    hosts.argv = lambda worker, command: once(worker, f"({command}); sleep 0.1; ({command})")  # type: ignore[method-assign]
+    hosts.argv = lambda worker, command: once(worker, f"({command}); sleep 0.1; ({command})")
     [end] = finish(begin(hosts, grace="0.5"))
     assert end.code is None and end.why == "the connection was lost"
     assert hosts.file(0, "n").read_text() == "1\n" and hosts.left_over() == []
 
 
-def test_lines_of_hosts_never_mix_and_carry_no_secret(
-    hosts: Hosts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_hosts_never_mix_and_carry_no_secret(hosts, capsys, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_verysecret")
     for worker in hosts.workers:
         loop = 'i=0; while [ $i -lt 300 ]; do printf "begin %s " $i; echo "with hf_verysecret $i end"; i=$((i+1)); done'
@@ -417,11 +406,11 @@ def test_lines_of_hosts_never_mix_and_carry_no_secret(
 # ---- attempts ------------------------------------------------------------------------------------------------------
 
 
-def submit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, *states: str | MaskwrightError) -> None:
+def submit(hosts, monkeypatch, *states):
     """On hosts of this machine; `states`: what Google says of the slice each time, and READY from then on."""
     left = list(states)
 
-    def describe(place: object) -> tuple[str, str, int]:
+    def describe(place):
         state = left.pop(0) if left else "READY"
         if isinstance(state, MaskwrightError):
             raise state
@@ -443,14 +432,7 @@ def submit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, *states: str | Maskwri
         ("exit 76", EndedAsAsked, 76, 1),
     ],
 )
-def test_what_is_started_again_and_what_is_final(
-    hosts: Hosts,
-    monkeypatch: pytest.MonkeyPatch,
-    plan: str,
-    error: type[MaskwrightError] | None,
-    code: int,
-    attempts: int,
-) -> None:
+def test_what_is_started_again_and_what_is_final(hosts, monkeypatch, plan, error, code, attempts):
     """The other host loses its partner, and its 75 is no sign that rank 0 has counted the start."""
     monkeypatch.setattr(attempts_module, "MOST_LOST", 2)
     until = "while [ $(cat ../../host-0/maskwright/n || echo 0) -lt $n ]; do sleep 0.02; done"
@@ -465,7 +447,7 @@ def test_what_is_started_again_and_what_is_final(
     assert hosts.file(0, "n").read_text() == f"{attempts}\n"
 
 
-def test_pauses_double_up_to_half_a_minute_and_begin_anew_after_a_checkpoint() -> None:
+def test_pauses_double_up_to_half_a_minute_and_begin_anew_after_a_checkpoint():
     streak, pauses = attempts_module.Streak(), []
     for newest in (0, 0, 0, 0, 0, 0, 5, 5):
         streak = streak.after(newest, counted=False)
@@ -475,11 +457,11 @@ def test_pauses_double_up_to_half_a_minute_and_begin_anew_after_a_checkpoint() -
     assert attempts_module.Streak(9).pause_seconds(60.0) == 60.0
 
 
-def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slice_that_is_not_ready(hosts, monkeypatch):
     """Before a restart, a moment without an answer ends nothing; what the user has to mend ends the attempts."""
     unreached, refused = MaskwrightError("no answer in 120 s"), InputError("NOT_FOUND: no such node")
     submit(hosts, monkeypatch, "CREATING", "STARTING", "READY")
-    rows: list[tuple[list[str | MaskwrightError], type[MaskwrightError], str]] = [
+    rows = [
         (["STOPPED"], InputError, "is STOPPED, not READY"),
         ([unreached], MaskwrightError, "no answer"),
         ([refused], InputError, "no such node"),
@@ -508,9 +490,7 @@ def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
         ({"engine": {"devices": 8}}, 2, 4, ("cuda", 4)),
     ],
 )
-def test_what_each_machine_computes_on_is_what_was_asked_for(
-    keys: dict[str, Any], nodes: int, gpus: int, found: tuple[str, int] | str
-) -> None:
+def test_what_each_machine_computes_on_is_what_was_asked_for(keys, nodes, gpus, found):
     values = {"data": {"store": "s"}, "schedule": {"steps": 1}, "batch": {"virtual_workers": 16}, **keys}
     config = build_config(values, "test")
     if isinstance(found, str):

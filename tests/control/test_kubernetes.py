@@ -2,14 +2,10 @@
 
 import copy
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from fake_kubernetes import KIND_LABEL, RESOURCES, TOPOLOGY_LABEL, FakeCluster, admission, fake_cluster
-from in_process import Cli
+from fake_kubernetes import KIND_LABEL, RESOURCES, TOPOLOGY_LABEL, admission, fake_cluster
 from reference.kubernetes.check import faults, published
 
 from maskwright.core.errors import CloudError, InputError
@@ -66,7 +62,7 @@ spec:
 BASE = ["--image=registry/maskwright:1", "--mount=data:/data", "--mount=runs:/runs"]
 
 
-def submit(cli: Cli, folder: Path, *options: str, run: str = "/runs/base-1", text: str = "") -> Any:
+def submit(cli, folder, *options, run="/runs/base-1", text=""):
     (folder / "team.yaml").write_text(TEMPLATE)
     config = folder / "run.yaml"
     config.write_text(
@@ -76,31 +72,31 @@ def submit(cli: Cli, folder: Path, *options: str, run: str = "/runs/base-1", tex
     return cli("submit", "kubernetes", str(config), "--run", run, *BASE, *options)
 
 
-def objects(cli: Cli, folder: Path, *options: str) -> list[dict[str, Any]]:
+def objects(cli, folder, *options):
     result = submit(cli, folder, "--dry-run", *options)
     assert result.code == 0, result.err
     return list(yaml.safe_load_all(result.out))
 
 
-def of_pods(spec: str) -> str:
+def of_pods(spec):
     """A template with only this in the pods' spec."""
     return f"spec: {{template: {{spec: {{{spec}}}}}}}"
 
 
-def of_node(container: str) -> str:
+def of_node(container):
     return of_pods(f"containers: [{{name: node, {container}}}]")
 
 
-def dictionaries(value: Any) -> list[dict[str, Any]]:
+def dictionaries(value):
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     return ([value] if isinstance(value, dict) else []) + [found for one in inner for found in dictionaries(one)]
 
 
-def pods(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def pods(made):
     return [found for found in dictionaries(made) if "containers" in found]
 
 
-def wrong(made: list[dict[str, Any]], schemas: dict[str, Any] = SCHEMAS) -> list[str]:
+def wrong(made, schemas=SCHEMAS):
     return [fault for one in made for fault in faults(one, schemas[one["kind"]], schemas, one["kind"])]
 
 
@@ -115,7 +111,7 @@ FULL = [
 
 @pytest.mark.parametrize("options", [[], FULL], ids=["plain", "full"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_objects_fit_the_published_schemas(cli: Cli, tmp_path: Path, kind: str, options: list[str]) -> None:
+def test_objects_fit_the_published_schemas(cli, tmp_path, kind, options):
     made = objects(cli, tmp_path, f"--kind={kind}", *options)
     assert wrong(made) == []
     for found in dictionaries(made):
@@ -126,14 +122,14 @@ def test_objects_fit_the_published_schemas(cli: Cli, tmp_path: Path, kind: str, 
         assert one["metadata"].get("namespace") == ("ml" if options else None)
 
 
-def test_the_check_finds_mistakes(cli: Cli, tmp_path: Path) -> None:
+def test_the_check_finds_mistakes(cli, tmp_path):
     job = objects(cli, tmp_path)[-1]
     job["spec"].update(backofLimit=1, completions="2")
     assert wrong([job]) == ["Job.spec.completions: '2' is no integer", "Job.spec.backofLimit: unknown field"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_template_is_merged_into_the_job(cli: Cli, tmp_path: Path, kind: str) -> None:
+def test_a_template_is_merged_into_the_job(cli, tmp_path, kind):
     plain, made = (objects(cli, tmp_path, f"--kind={kind}", *more)[-1] for more in ([], FULL))
     team = {"team": "nlp", "kueue.x-k8s.io/priority-class": "high"}
     assert team.items() <= made["metadata"]["labels"].items() and made["metadata"]["annotations"]["owner"] == "nlp"
@@ -214,7 +210,7 @@ TEMPLATES = [
 
 
 @pytest.mark.parametrize(("text", "message"), TEMPLATES, ids=range(len(TEMPLATES)))
-def test_what_a_template_may_not_set(cli: Cli, tmp_path: Path, text: str, message: str) -> None:
+def test_what_a_template_may_not_set(cli, tmp_path, text, message):
     file = tmp_path / "other.yaml"
     file.write_text(text)
     message = message.replace("NODE", "POD.containers[node]").replace("POD", "spec.template.spec")
@@ -222,7 +218,7 @@ def test_what_a_template_may_not_set(cli: Cli, tmp_path: Path, text: str, messag
     assert (result.code, result.out) == (2, "") and result.error.startswith(f"{file}: {message}"), result.err
 
 
-def test_each_key_of_a_pod_can_be_set_or_is_submits_own() -> None:
+def test_each_key_of_a_pod_can_be_set_or_is_submits_own():
     """Also a key of a later Kubernetes, once its schemas are here."""
     own = (
         "activeDeadlineSeconds restartPolicy terminationGracePeriodSeconds "  # the command's
@@ -247,7 +243,7 @@ SLICES = [
 
 
 @pytest.mark.parametrize(("name", "kind", "hosts", "chips"), SLICES)
-def test_gke_takes_a_slice(cli: Cli, tmp_path: Path, name: str, kind: str, hosts: int, chips: int) -> None:
+def test_gke_takes_a_slice(cli, tmp_path, name, kind, hosts, chips):
     made = objects(cli, tmp_path, *SLICE, *f"--accelerator={name}".split())
     assert wrong(made) == [] and [fault for one in made for fault in admission(one, {"team-a"})] == []
     (pod,), (job,) = pods(made), [found for found in dictionaries(made[-1]) if "parallelism" in found]
@@ -267,11 +263,11 @@ def test_gke_takes_a_slice(cli: Cli, tmp_path: Path, name: str, kind: str, hosts
     assert [one["kind"] for one in made[:-2]] == (["NetworkPolicy"] if hosts > 1 else [])
 
 
-def of(made: dict[str, Any]) -> dict[str, Any]:
+def of(made):
     return dict(pods([made])[0]["containers"][0]["resources"])
 
 
-def test_what_is_no_slice_of_gke() -> None:
+def test_what_is_no_slice_of_gke():
     for name, refusal in (
         ("v3:4x4", "--accelerator: 'v3:4x4' is not a TPU slice of GKE"),
         ("v6e:4x4x4", "--accelerator: 'v6e:4x4x4' is not a slice that Google rents. Fix: v6e:8x8 is"),
@@ -285,7 +281,7 @@ def test_what_is_no_slice_of_gke() -> None:
         slice_pods("v6e:4x4", None).object_kind("indexed-job")
 
 
-SPOILT: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+SPOILT = [
     (lambda job: pods([job])[0]["nodeSelector"].pop(TOPOLOGY_LABEL), f"google.com/tpu without {TOPOLOGY_LABEL}"),
     (lambda job: pods([job])[0]["nodeSelector"].update({KIND_LABEL: "tpu-v4-podslice"}), "has the topology 4x4"),
     (lambda job: of(job)["limits"].update({"google.com/tpu": "8"}), "4 requested, limit 8"),
@@ -295,7 +291,7 @@ SPOILT: list[tuple[Callable[[dict[str, Any]], object], str]] = [
 ]
 
 
-def test_the_made_up_gke_refuses(cli: Cli, tmp_path: Path) -> None:
+def test_the_made_up_gke_refuses(cli, tmp_path):
     jobset = objects(cli, tmp_path, *SLICE)[-1]
     assert admission(jobset, {"team-a"}) == []
     for spoil, refusal in SPOILT:
@@ -306,7 +302,7 @@ def test_the_made_up_gke_refuses(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pods_may_do_little_and_have_time_to_save(cli: Cli, tmp_path: Path, kind: str, monkeypatch: Any) -> None:
+def test_pods_may_do_little_and_have_time_to_save(cli, tmp_path, kind, monkeypatch):
     """The `restricted` Pod Security Standard, no more rights or writable folders than needed, values of variables that
     are the cluster's, and a queue that sees the job alone."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
@@ -338,7 +334,7 @@ RENDEZVOUS = {
 
 
 @pytest.mark.parametrize("kind", RENDEZVOUS)
-def test_the_command_is_the_one_a_person_would_type(cli: Cli, tmp_path: Path, kind: str) -> None:
+def test_the_command_is_the_one_a_person_would_type(cli, tmp_path, kind):
     options = [f"--kind={kind}", "--gpus-per-node=2", "--set=model.init_from=/data/it's $(odd)"]
     for workers in (1, 4):
         made = objects(cli, tmp_path, *options, f"--num-nodes={workers}")
@@ -352,7 +348,7 @@ def test_the_command_is_the_one_a_person_would_type(cli: Cli, tmp_path: Path, ki
         ]  # fmt: skip
 
 
-def test_pod_0_has_a_name_that_others_reach_and_nobody_else(cli: Cli, tmp_path: Path) -> None:
+def test_pod_0_has_a_name_that_others_reach_and_nobody_else(cli, tmp_path):
     service, wall, configmap, job = objects(cli, tmp_path, "--num-nodes=2")
     assert configmap["data"]["run.yaml"] == (tmp_path / "run.yaml").read_text()
     template = job["spec"]["template"]
@@ -367,9 +363,7 @@ def test_pod_0_has_a_name_that_others_reach_and_nobody_else(cli: Cli, tmp_path: 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("queue", "deadlines", "most"), [([], [37800], None), (["--queue=a"], [], "37800")])
-def test_a_limit_is_the_runs_and_half_an_hour_later_the_servers(
-    cli: Cli, tmp_path: Path, kind: str, queue: list[str], deadlines: list[int], most: str | None
-) -> None:
+def test_a_limit_is_the_runs_and_half_an_hour_later_the_servers(cli, tmp_path, kind, queue, deadlines, most):
     """Kueue adds up the time of all admissions; without a queue, the object has a deadline."""
     made = objects(cli, tmp_path, f"--kind={kind}", *queue, "--stop-after-hours=10")
     found = [one["activeDeadlineSeconds"] for one in dictionaries(made) if "activeDeadlineSeconds" in one]
@@ -378,7 +372,7 @@ def test_a_limit_is_the_runs_and_half_an_hour_later_the_servers(
     assert "--stop-after-hours 10.0 " in " ".join(pods(made)[0]["containers"][0]["args"])
 
 
-def policy_of(job: dict[str, Any], code: int, disrupted: bool = False) -> tuple[str, int]:
+def policy_of(job, code, disrupted=False):
     """What the Job controller does with a pod that ended so: the first rule that matches."""
     for number, rule in enumerate(job["podFailurePolicy"]["rules"]):
         codes = rule.get("onExitCodes")
@@ -390,7 +384,7 @@ def policy_of(job: dict[str, Any], code: int, disrupted: bool = False) -> tuple[
     return "Count", -1
 
 
-def test_how_each_kind_takes_each_end(cli: Cli, tmp_path: Path) -> None:
+def test_how_each_kind_takes_each_end(cli, tmp_path):
     job = objects(cli, tmp_path, "--num-nodes=2")[-1]["spec"]
     assert job["backoffLimit"] == RESTARTS and job["completions"] == job["parallelism"] == 2
     final = dict.fromkeys((1, 2, 3, 76, 126, 127), "FailJob")
@@ -447,12 +441,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "more", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_refused(cli: Cli, tmp_path: Path, options: list[str], more: dict[str, str], message: str) -> None:
+def test_refused(cli, tmp_path, options, more, message):
     result = submit(cli, tmp_path, "--dry-run", *options, **more)
     assert (result.code, result.out) == (2, "") and result.error.startswith(message.format(folder=tmp_path)), result.err
 
 
-def test_a_run_that_is_copied_to_a_bucket_needs_no_claim(cli: Cli, tmp_path: Path) -> None:
+def test_a_run_that_is_copied_to_a_bucket_needs_no_claim(cli, tmp_path):
     options = ["--dry-run", "--set=checkpoint.copy_to=gs://bucket/one"]
     assert submit(cli, tmp_path, *options, run="/tmp/one").code == 0
 
@@ -461,9 +455,7 @@ def test_a_run_that_is_copied_to_a_bucket_needs_no_claim(cli: Cli, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_real_kubectl_applies_every_kind(
-    cli: Cli, tmp_path: Path, kubectl: Callable[[FakeCluster], None], monkeypatch: Any, kind: str
-) -> None:
+def test_the_real_kubectl_applies_every_kind(cli, tmp_path, kubectl, monkeypatch, kind):
     monkeypatch.setenv("MY_TOKEN", SECRET)
     with fake_cluster(list(RESOURCES)) as cluster:
         kubectl(cluster)
@@ -492,9 +484,7 @@ def test_the_real_kubectl_applies_every_kind(
         assert "warning: logging.report_to: the job needs wandb in its image, but `maskwright image` le" in shown.err
 
 
-def test_what_kubectl_says_is_one_line_with_the_kind_of_refusal(
-    cli: Cli, tmp_path: Path, kubectl: Callable[[FakeCluster], None], monkeypatch: Any
-) -> None:
+def test_what_kubectl_says_is_one_line_with_the_kind_of_refusal(cli, tmp_path, kubectl, monkeypatch):
     with fake_cluster(["ConfigMap", "Job", "Pod"]) as cluster:
         kubectl(cluster)
         unlimited = submit(cli, tmp_path, "--queue=team-a", "--stop-after-hours=10")

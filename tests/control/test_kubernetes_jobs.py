@@ -5,24 +5,20 @@ import math
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 import yaml
 from command_line import maskwright, write_config
-from fake_kubernetes import RESOURCES, FakeCluster, answers, api_server, fake_cluster
-from in_process import Cli
+from fake_kubernetes import RESOURCES, answers, api_server, fake_cluster
 from kubernetes_nodes import Nodes, running
 from private_network import wait_until
 
 from maskwright.cloud import record
 from maskwright.cloud.prices import hourly_offers
 from maskwright.cloud.record import EnvironmentRecord
-from maskwright.data.store import TokenStore
 from maskwright.launch import checks
 from maskwright.launch.schedulers.kubernetes import jobs, kinds
 from maskwright.prove.verify_resume import compare
@@ -32,9 +28,7 @@ BASE = ["--mount=data:/data:ro", "--mount=runs:/runs"]
 
 
 @pytest.fixture
-def nodes(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Callable[[FakeCluster], None]
-) -> Iterator[Nodes]:
+def nodes(store, tmp_path, monkeypatch, kubectl):
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.2)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in the image
     folders = {"/data": Path(store.location).parent, "/runs": tmp_path / "runs"}
@@ -45,7 +39,7 @@ def nodes(
             yield made
 
 
-def stub(nodes: Nodes, tmp_path: Path, lines: str) -> str:
+def stub(nodes, tmp_path, lines):
     """An image whose maskwright is a script."""
     program = tmp_path / "image" / "maskwright"
     program.parent.mkdir()
@@ -55,7 +49,7 @@ def stub(nodes: Nodes, tmp_path: Path, lines: str) -> str:
     return "--image=stub"
 
 
-def submit(cli: Cli, folder: Path, *options: str, run: str = "one", **schedule: object) -> Any:
+def submit(cli, folder, *options, run="one", **schedule):
     write_config(folder / "run.yaml", "/data/store", **schedule)
     return cli("submit", "kubernetes", str(folder / "run.yaml"), "--run", f"/runs/{run}", *BASE, *options)
 
@@ -77,9 +71,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("lines", "kind", "code", "attempts"), ENDS, ids=[f"{row[0]}-{row[1]}" for row in ENDS])
-def test_each_end_of_a_pod(
-    cli: Cli, nodes: Nodes, tmp_path: Path, monkeypatch: Any, lines: str, kind: str, code: int, attempts: int
-) -> None:
+def test_each_end_of_a_pod(cli, nodes, tmp_path, monkeypatch, lines, kind, code, attempts):
     """75 is no error and not counted, kills are (here two), and all else is final."""
     monkeypatch.setattr(kinds, "RESTARTS", 2)
     count = f"echo begun >> {tmp_path}/attempts; echo line of $JOB_COMPLETION_INDEX"
@@ -97,20 +89,20 @@ def test_each_end_of_a_pod(
     assert ("no such command" in result.err, "killed by SIGKILL" in result.err) == (of_pods == 127, of_pods == 137)
 
 
-def trained(nodes: Nodes, folder: Path, run: str, step: int) -> Callable[[], bool]:
+def trained(nodes, folder, run, step):
     metrics = folder / "runs" / run / "metrics.jsonl"
     return lambda: metrics.exists() and f'"step":{step}' in metrics.read_text().replace(" ", "")
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     write_config(folder / "run.yaml", store.location, steps=STEPS)
     maskwright("pretrain", "run.yaml", "--run", "run", *WORKERS, cwd=folder)
     return folder / "run"
 
 
-def differences(uninterrupted: Path, folder: Path) -> list[str]:
+def differences(uninterrupted, folder):
     return compare(RunDirectory(str(uninterrupted)), RunDirectory(str(folder / "runs" / "one")))[2]
 
 
@@ -118,9 +110,7 @@ STEPS = 150
 WORKERS = ["--set", "batch.virtual_workers=2", "--set", "logging.every_steps=1", "--set", "batch.micro_batch_rows=32"]
 
 
-def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(
-    cli: Cli, nodes: Nodes, tmp_path: Path, uninterrupted: Path
-) -> None:
+def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(cli, nodes, tmp_path, uninterrupted):
     options = ["--image=real", "--kind=jobset", "--num-nodes=2", *WORKERS]
     assert submit(cli, tmp_path, *options, steps=STEPS).code == 0
     wait_until(trained(nodes, tmp_path, "one", 25))
@@ -139,12 +129,10 @@ def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(
     assert differences(uninterrupted, tmp_path) == []
 
 
-def test_a_killed_pod_and_cut_streams_change_nothing(
-    cli: Cli, nodes: Nodes, tmp_path: Path, uninterrupted: Path
-) -> None:
+def test_a_killed_pod_and_cut_streams_change_nothing(cli, nodes, tmp_path, uninterrupted):
     nodes.cluster.most_log_lines = 20
 
-    def kill_once_it_has_saved() -> None:
+    def kill_once_it_has_saved():
         wait_until(trained(nodes, tmp_path, "one", 45))
         nodes.kill(nodes.names()[0])
         nodes.cluster.refusals += [503, 503]
@@ -163,7 +151,7 @@ def test_a_killed_pod_and_cut_streams_change_nothing(
     assert tail.out.splitlines() == written[-3:]
 
 
-def test_limits_are_the_servers(cli: Cli, nodes: Nodes, tmp_path: Path, monkeypatch: Any) -> None:
+def test_limits_are_the_servers(cli, nodes, tmp_path, monkeypatch):
     """A run saves and ends before; one that does not is ended by the server. Neither is an error."""
     monkeypatch.setattr(checks, "SAVING_SECONDS", 1)
     image = stub(nodes, tmp_path, "echo $*; exec sleep 60")
@@ -174,9 +162,7 @@ def test_limits_are_the_servers(cli: Cli, nodes: Nodes, tmp_path: Path, monkeypa
     assert cli("submit", "kubernetes", "x", "--run", "y", "--stop-after-hours=0").code == 2
 
 
-def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
-    cli: Cli, nodes: Nodes, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(cli, nodes, tmp_path, monkeypatch):
     nodes.admits = False
     monkeypatch.setenv("HF_TOKEN", "hf_made_up_value_0123456789")
     nodes.cluster.add({"apiVersion": "v1", "kind": "Secret", "stringData": {"key": "of the cluster"}, "metadata": {
@@ -216,7 +202,7 @@ group: {machine_type: a3-highgpu-8g, size: 2}
 
 
 @pytest.fixture
-def google(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def google(tmp_path, nodes, monkeypatch):
     """GKE's API, which names the made-up cluster's DNS endpoint; there, over TLS, a token is asked for. Gives the
     tokens that came."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -225,7 +211,7 @@ def google(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # of Go's
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "ya29.made-up-token-0123456789")
     monkeypatch.delenv("KUBECONFIG")
-    tokens: list[str] = []
+    tokens = []
     with api_server(nodes.cluster, certificate, key, tokens) as server:
         endpoint = {"controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"endpoint": server.removeprefix("https://")}}}
         place = "/v1/projects/my-project/locations/us-east5/clusters/lab"
@@ -234,9 +220,7 @@ def google(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Ite
             yield tokens
 
 
-def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
-    cli: Cli, nodes: Nodes, tmp_path: Path, google: list[str], monkeypatch: Any
-) -> None:
+def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(cli, nodes, tmp_path, google, monkeypatch):
     made = EnvironmentRecord()
     monkeypatch.setattr(record, "read", lambda environment: made)
     lab = tmp_path / "lab.yaml"

@@ -6,10 +6,8 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from in_process import Cli
 from typer.main import get_command
 
 from maskwright.cli import places
@@ -32,8 +30,8 @@ SHARED = "data: {store: /shared/store}\nschedule: {steps: 10}\n"
 
 
 @pytest.mark.parametrize("name", places.PLACES)
-def test_a_place_has_few_options_and_each_says_what_it_is(name: str) -> None:
-    group = get_command(app).commands["submit"]  # type: ignore[attr-defined]
+def test_a_place_has_few_options_and_each_says_what_it_is(name):
+    group = get_command(app).commands["submit"]
     parameters = group.get_command(None, name).params
     shown = [one for one in parameters if one.param_type_name == "option" and not one.hidden and one.name != "help"]
     assert 8 <= len(shown) <= MOST_OPTIONS[name], [one.name for one in shown]
@@ -42,11 +40,11 @@ def test_a_place_has_few_options_and_each_says_what_it_is(name: str) -> None:
         assert one.metavar or one.is_flag or one.name in CHOICES, one.name
     assert {one.name for one in parameters if getattr(one, "hidden", False)} == {"simulated_gpus", "b_size", "datapath"}
     required = {one.name for one in parameters if one.required}
-    own = {field.name for field in dataclasses.fields(places.place(name)) if field.default is dataclasses.MISSING}  # type: ignore[arg-type]
+    own = {field.name for field in dataclasses.fields(places.place(name)) if field.default is dataclasses.MISSING}
     assert required == {"config", "run"} | own
 
 
-def test_the_page_of_ways_has_the_kinds_of_tpu() -> None:
+def test_the_page_of_ways_has_the_kinds_of_tpu():
     page = (Path(__file__).resolve().parents[2] / "docs" / "where-to-run.md").read_text(encoding="utf-8")
     kinds = re.findall(r"^\| .*?`(?:submit|env) (\w+).*?` \| (v\d[\w, ]*) \|", page, re.MULTILINE)
     gke = [kind for kind, tpu in TPUS.items() if tpu.gke_label]
@@ -56,7 +54,7 @@ def test_the_page_of_ways_has_the_kinds_of_tpu() -> None:
     }  # fmt: skip
 
 
-def test_what_is_required_is_asked_for(cli: Cli) -> None:
+def test_what_is_required_is_asked_for(cli):
     for words, missing in (
         (["slurm", "a.yaml"], "--run"),
         (["slice", "pod"], "CONFIG"),
@@ -66,7 +64,7 @@ def test_what_is_required_is_asked_for(cli: Cli) -> None:
         assert result.code == 2 and f": {missing} is missing. Fix: give {missing}" in result.err
 
 
-def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fine_tuning_goes_to_the_same_places(cli, tmp_path, monkeypatch):
     """And every file that it reads has to be there."""
     file = tmp_path / "news.yaml"
     file.write_text("data: {train: /shared/train.csv}\nmodel: {init_from: /shared/model}\n")
@@ -87,8 +85,8 @@ def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path, monkeypat
         assert result.code == 0 and " finetune " in result.out, result.err
 
 
-def document(out: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(out)
+def document(out):
+    found = json.loads(out)
     assert found.pop("version") == 1
     return found
 
@@ -101,9 +99,7 @@ def document(out: str) -> dict[str, Any]:
         ("kubernetes", ["CONFIG", "--image", "i", "--mount", "runs:/shared", "--dry-run"], "kubectl"),
     ],
 )
-def test_a_program_is_told_what_would_be_submitted(
-    cli: Cli, tmp_path: Path, place: str, words: list[str], where: str
-) -> None:
+def test_a_program_is_told_what_would_be_submitted(cli, tmp_path, place, words, where):
     config = tmp_path / "run.yaml"
     config.write_text(SHARED)
     words = ["submit", place, *(str(config) if word == "CONFIG" else word for word in words), "--run", "/shared/a"]
@@ -111,13 +107,11 @@ def test_a_program_is_told_what_would_be_submitted(
     assert shown.code == told.code == 0, told.err
     found = document(told.out)
     assert found.pop("shown").strip() == shown.out.strip() != ""
-    rest: dict[str, Any] = {"run": "/shared/a", "job": None, "follow": None, "end": None}
+    rest = {"run": "/shared/a", "job": None, "follow": None, "end": None}
     assert found == {"place": place, "submitted": False, "where": where, **rest}
 
 
-def test_a_program_is_told_the_job_before_it_is_followed(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_is_told_the_job_before_it_is_followed(cli, tmp_path, monkeypatch):
     """And the job's own lines are on stderr. An error is a document too."""
     run, config = str(tmp_path / "a"), tmp_path / "run.yaml"
     config.write_text(SHARED)
@@ -127,7 +121,7 @@ def test_a_program_is_told_the_job_before_it_is_followed(
     taken = {"place": "slurm", "submitted": True, "where": "sbatch", "run": run, "job": "4711", **commands}
     assert (told.code, document(told.out)) == (0, taken | {"shown": "4711"})
 
-    def follow(head: object, name: str) -> None:
+    def follow(head, name):
         print("host 0 | step 1")
         raise StoppedEarly("the same submission continues the run", where=f"ray:{name}")
 
@@ -153,7 +147,7 @@ def test_a_program_is_told_the_job_before_it_is_followed(
         (["status", "kubernetes:", "--address", "http://127.0.0.1:1"], "--address: is for a Ray job"),
     ],
 )
-def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[str], complaint: str) -> None:
+def test_what_means_nothing_at_a_target_is_refused_once(cli, words, complaint):
     result = cli(*words)
     assert result.code == 2 and result.error.startswith(complaint), result.err
 
@@ -161,9 +155,7 @@ def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[st
 @pytest.mark.parametrize(
     ("at_once", "given", "policy"), [(1, None, "None"), (2, None, "passive"), (2, "active", "active")]
 )
-def test_threads_of_commands_that_share_the_cores_sleep_while_they_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, given: str | None, policy: str
-) -> None:
+def test_threads_of_commands_that_share_the_cores_sleep_while_they_wait(tmp_path, monkeypatch, at_once, given, policy):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     if given:
         monkeypatch.setenv("OMP_WAIT_POLICY", given)
@@ -175,7 +167,7 @@ def test_threads_of_commands_that_share_the_cores_sleep_while_they_wait(
     assert [Path(log).read_text().strip() for log in logs] == [policy] * 2
 
 
-def test_a_program_submits_as_the_command_line_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_submits_as_the_command_line_does(tmp_path, capsys):
     (tmp_path / "a.yaml").write_text("data: {store: /data/s}\nschedule: {steps: 1}\n")
     command = Training(str(tmp_path / "a.yaml"), "/runs/a")
     submit(places.place("ray")(follow=True), command, dry_run=True)

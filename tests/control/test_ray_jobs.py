@@ -5,17 +5,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from command_line import write_config
-from in_process import Cli
 from private_network import processes, wait_until
 
-from maskwright.config.pretraining import RunConfig, read_config
+from maskwright.config.pretraining import read_config
 from maskwright.core.errors import CloudError, InputError, JobError, StoppedEarly, stopped
 from maskwright.launch import checks
 from maskwright.launch.ray import gang as ray_gang
@@ -23,20 +19,20 @@ from maskwright.launch.ray import jobs, submit
 from maskwright.launch.ray.gang import require_lasting
 from maskwright.launch.ray.jobs import Lines, RayJob, conclude, find_address, parse_id
 from maskwright.launch.ray.member import Member
-from maskwright.launch.ray.sizes import POD_TYPE, SLICE_NAME, TOPOLOGY, WORKER_ID, Gang, Node, RaySlice, asked, choose
+from maskwright.launch.ray.sizes import POD_TYPE, SLICE_NAME, TOPOLOGY, WORKER_ID, Gang, RaySlice, asked, choose
 from maskwright.launch.ray.submit import Ray
 from maskwright.launch.target import Training, values_of
 
 
-def config(*overrides: str) -> RunConfig:
+def config(*overrides):
     return read_config("nano", ["data.store=/store", "batch.virtual_workers=96", *overrides])
 
 
-def node(labels: dict[str, str] | None = None, **resources: float) -> dict[str, Any]:
+def node(labels=None, **resources):
     return {"NodeManagerAddress": "10.0.0.1", "Resources": resources, "Labels": labels or {}}
 
 
-def tpu(pod_type: str, topology: str, worker: int, chips: int = 4, name: str = "a") -> dict[str, Any]:
+def tpu(pod_type, topology, worker, chips=4, name="a"):
     """The host of a slice, as Ray 2.60 describes one."""
     head = {f"TPU-{pod_type}-head": 1.0} if worker == 0 else {}
     labels = {SLICE_NAME: name, WORKER_ID: str(worker), TOPOLOGY: topology, POD_TYPE: pod_type}
@@ -74,9 +70,7 @@ JAX = "engine.kind=jax"
         ([BIG, V6E], None, None, (JAX, "engine.device=tpu"), Gang(1, slice=RaySlice("v6e", "2x4"))),
     ],
 )
-def test_what_was_not_asked_for_is_what_there_is(
-    nodes: list[Node], num_nodes: int | None, gpus: int | None, overrides: tuple[str, ...], gang: Gang
-) -> None:
+def test_what_was_not_asked_for_is_what_there_is(nodes, num_nodes, gpus, overrides, gang):
     assert choose(nodes, config(*overrides), num_nodes, gpus) == gang
 
 
@@ -91,15 +85,13 @@ def test_what_was_not_asked_for_is_what_there_is(
         ([], None, (), "nothing"),
     ],
 )
-def test_nothing_trains_on_cpus_unasked(
-    nodes: list[Node], num_nodes: int | None, overrides: tuple[str, ...], has: str
-) -> None:
+def test_nothing_trains_on_cpus_unasked(nodes, num_nodes, overrides, has):
     with pytest.raises(InputError, match=has) as caught:
         choose(nodes, config(*overrides), num_nodes)
     assert "--gpus-per-node 0" in str(caught.value)
 
 
-def test_explicit_sizes_are_trusted_and_fit_the_configuration() -> None:
+def test_explicit_sizes_are_trusted_and_fit_the_configuration():
     assert asked(config(), 2, 8, None) == Gang(2, 8)
     assert asked(config(), 3, 0, None) == asked(config("engine.device=cpu"), 3, None, None) == Gang(3, 0)
     assert asked(config(), None, 8, None) is asked(config(), 2, None, None) is None
@@ -134,7 +126,7 @@ def test_explicit_sizes_are_trusted_and_fit_the_configuration() -> None:
         ("tpu7x", "2x2x4", tpu("v7x-32", "2x2x4", 0)),
     ],
 )
-def test_a_slice_is_its_hosts_in_their_order(kind: str, topology: str, head: Node) -> None:
+def test_a_slice_is_its_hosts_in_their_order(kind, topology, head):
     wanted = Gang(1, slice=RaySlice(kind, topology))
     assert wanted.slice and wanted.slice.head in head["Resources"] and wanted.missing([HEAD, head]) == ""
     assert choose([head], config()) == wanted
@@ -146,7 +138,7 @@ def test_a_slice_is_its_hosts_in_their_order(kind: str, topology: str, head: Nod
     assert gang.missing([head, third]) == "host 1, 3 of a has not joined"
 
 
-def test_hosts_of_which_no_slice_is_built_are_refused() -> None:
+def test_hosts_of_which_no_slice_is_built_are_refused():
     wanted = Gang(1, slice=RaySlice("v6e", "2x4"))
     assert wanted.on_slice_of(tpu("v6e-8", "2x4", 0, chips=8)).num_nodes == 1
     for head in (tpu("v6e-8", "2x4", 0, chips=2), tpu("v6e-8", "2x4", 0, name="")):
@@ -154,7 +146,7 @@ def test_hosts_of_which_no_slice_is_built_are_refused() -> None:
             wanted.on_slice_of(head)
 
 
-def test_who_is_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_the_driver(monkeypatch):
     assert ray_gang.job_id() is None
     monkeypatch.setenv(ray_gang.DRIVER, json.dumps({"runtime_env": {}, "metadata": {"job_submission_id": "a"}}))
     assert ray_gang.job_id() == "a"
@@ -166,7 +158,7 @@ def test_who_is_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ray_gang.job_id() is None
 
 
-def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
+def test_what_would_be_lost_with_the_job_is_refused(tmp_path):
     (tmp_path / "store").mkdir()
     require_lasting("/runs/a", {"data.store": "/data/store"}, None)
     require_lasting("/runs/a", {"data.store": "store", "model.init_from": "gs://b/model"}, str(tmp_path))
@@ -185,7 +177,7 @@ def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
     assert caught.value.where == "--from: runs/b"
 
 
-def test_recipe_of_a_job_that_ray_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_of_a_job_that_ray_started(monkeypatch):
     given = []
     monkeypatch.setattr(ray_gang, "train", lambda command, *more: given.append(command))
     config, _ = checks.read(command := Training("nano", "/runs/a", overrides=("data.store=/store",)))
@@ -196,7 +188,7 @@ def test_recipe_of_a_job_that_ray_started(monkeypatch: pytest.MonkeyPatch) -> No
 # ---- the job -------------------------------------------------------------------------------------------------------
 
 
-def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_and_addresses(monkeypatch):
     assert parse_id("ray:one-286e7d") == "one-286e7d"
     for odd in ("one", "ray:", "ray:../a", "slice:a"):
         with pytest.raises(InputError, match="is not a Ray job"):
@@ -225,7 +217,7 @@ def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         ("echo 'pretrain", None),
     ],
 )
-def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
+def test_run_of_a_submitted_command(entrypoint, run):
     assert jobs._run_of(entrypoint) == run
 
 
@@ -245,7 +237,7 @@ def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
         ("FAILED", None, "JOB_SUPERVISOR_ACTOR_DIED node gone", 75, "node gone; the same submission continues"),
     ],
 )
-def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str, exit_code: int, said: str) -> None:
+def test_exit_code_of_a_job_that_is_over(state, code, why, exit_code, said):
     kind = stopped(exit_code) or JobError
     with pytest.raises(kind, match=said) as caught:
         conclude(RayJob("a", state, code, None, None, None, why))
@@ -276,7 +268,7 @@ host 0 | 2026-11-29 01:41:34,038\tINFO of another library
 """
 
 
-def test_lines_come_once_however_the_pieces_come_and_rays_own_do_not() -> None:
+def test_lines_come_once_however_the_pieces_come_and_rays_own_do_not():
     log = "".join(ours + OF_RAY for ours in OURS.splitlines(keepends=True)) + CUT_TAIL + "error: the end\n    of ours"
     for size in (1, 7, 1000):
         shown = list[str]()
@@ -288,21 +280,19 @@ def test_lines_come_once_however_the_pieces_come_and_rays_own_do_not() -> None:
         assert shown == [*OURS.splitlines(), "error: the end", "    of ours"]
 
 
-def test_a_follower_waits_for_a_head_that_does_not_answer_and_ends_with_one_that_forgot_the_job(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_follower_waits_for_a_head_that_does_not_answer_and_ends_with_one_that_forgot_the_job(monkeypatch, capsys):
     """Each connection ends after its piece. Other errors are in unit/test_logs.py."""
     cluster, log = object.__new__(jobs.RayCluster), "one\ntwo\nthree\n"
     facts = dict.fromkeys(("driver_exit_code", "start_time", "end_time", "error_type", "message"))
     running = SimpleNamespace(status="RUNNING", entrypoint="", submission_id="a", **facts)
-    answers: list[Any] = [running, CloudError("no answer", reason="unreached"), running, None]
+    answers = [running, CloudError("no answer", reason="unreached"), running, None]
     shown = list[str]()
 
-    async def tail(job: str) -> AsyncIterator[str]:
+    async def tail(job):
         yield log[: 5 * (6 - len(answers))]
         raise RuntimeError("WebSocket connection closed unexpectedly with close code 1006")
 
-    def details(job: str) -> Any:
+    def details(job):
         if isinstance(answer := answers.pop(0), Exception):
             raise answer
         return answer
@@ -317,7 +307,7 @@ def test_a_follower_waits_for_a_head_that_does_not_answer_and_ends_with_one_that
     assert capsys.readouterr().err.count("the job continues; trying again") == 1
 
 
-def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_refused_before_anything_is_sent(monkeypatch, tmp_path):
     assert Ray().entrypoint(Training("a b.yaml", "/runs/a")) == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
     assert Ray().name("/runs/a/").startswith("a-") and jobs.ID.fullmatch(Ray().name("/runs/ü/"))
     with pytest.raises(InputError, match="is not a valid ID"):
@@ -348,7 +338,7 @@ def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch
         pass
 
 
-def test_submit_says_what_it_would_do(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_says_what_it_would_do(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path / "run.yaml", "/data/store")
     words = ("submit", "ray", "run.yaml", "--run", "/runs/a", "--dry-run")
@@ -379,7 +369,7 @@ def test_submit_says_what_it_would_do(cli: Cli, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path) -> dict[str, str]:
+def stand_in(tmp_path):
     """A package of that name, which prints its arguments and does what the file that they name says."""
     package = tmp_path / "stand-in" / "maskwright"
     package.mkdir(parents=True)
@@ -388,13 +378,13 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(package.parent)}
 
 
-def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 60.0) -> Member:
+def begin(stand_in, does, run, grace_seconds=60.0):
     member = Member()
     member.start(["{files}/a.py", "one", run], run, {"a.py": does.encode()}, stand_in, grace_seconds)
     return member
 
 
-def heard(member: Member, seconds: float = 120.0) -> tuple[list[str], int | None]:
+def heard(member, seconds=120.0):
     lines, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
         more, over, code = member.poll(0.2)
@@ -404,7 +394,7 @@ def heard(member: Member, seconds: float = 120.0) -> tuple[list[str], int | None
     raise AssertionError(lines)
 
 
-def test_lines_and_exit_code_of_a_worker(stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_lines_and_exit_code_of_a_worker(stand_in, tmp_path):
     run = str(tmp_path / "run")
     says = "import sys, os\nprint('out')\nprint('err', file=sys.stderr)\nprint(len('x' * 10), end='')\n"
     assert heard(begin(stand_in, says + "sys.exit(76)", run)) == ([f"one {run}", "out", "err", "10"], 76)
@@ -413,7 +403,7 @@ def test_lines_and_exit_code_of_a_worker(stand_in: dict[str, str], tmp_path: Pat
     assert code == 1 and "cannot be started" in lines[0]
 
 
-def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in, tmp_path):
     run = str(tmp_path / "run")
     catch = (
         "import signal, sys, time\ndef stop(*_): {}\nsignal.signal(15, stop)\nprint('on', flush=True)\ntime.sleep(60)"
@@ -434,7 +424,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
     assert heard(member) == ([], 75)
 
 
-def test_who_begins_again_waits_for_what_still_saves(stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_who_begins_again_waits_for_what_still_saves(stand_in, tmp_path):
     run = str(tmp_path / "run")
     first = begin(stand_in, "import time\nprint('on', flush=True)\ntime.sleep(60)", run)
     wait_until(lambda: "on" in first.poll(1.0)[0])

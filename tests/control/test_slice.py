@@ -6,13 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environment
-from in_process import Cli
 from private_network import wait_until
 
 from maskwright.core.errors import InputError, MaskwrightError
@@ -29,7 +26,7 @@ class Pod:
     environment: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    def start(self, *arguments, **more):
         words = ["submit", "slice", "pod", "a.yaml", "--run", "runs/a", f"--zone={ZONE}", "--grace-seconds=5"]
         environment = self.environment | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")} | more
         process = subprocess.Popen(
@@ -40,18 +37,18 @@ class Pod:
         self.started.append(process)
         return process
 
-    def submit(self, *arguments: str, **more: str) -> tuple[int, str, str]:
+    def submit(self, *arguments, **more):
         process = self.start(*arguments, **more)
         out, err = process.communicate(timeout=240)
         return process.returncode, out, err
 
-    def ssh_log(self, worker: int) -> str:
+    def ssh_log(self, worker):
         path = self.hosts.home(worker) / "ssh.log"
         return path.read_text() if path.exists() else ""
 
 
 @pytest.fixture
-def pod(tmp_path: Path) -> Iterator[Pod]:
+def pod(tmp_path):
     hosts = Hosts(tmp_path / "hosts", 2)
     with fake_cloud(2) as cloud:
         made = Pod(cloud, hosts, gcloud_environment(cloud, tmp_path, hosts.path))
@@ -62,7 +59,7 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
 
 
 @needs_gcloud
-def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
+def test_first_error_comes_first_and_its_code_is_the_jobs(pod):
     """Also: what may be seen of a variable's value, in the command lines of ssh and in what is printed."""
     pod.hosts.plan(0, 'echo "token $HF_TOKEN here"; while [ ! -e ../../host-1/late ]; do sleep 0.1; done; exit 75')
     pod.hosts.plan(1, 'printf "<%s>" "$@" "$HF_TOKEN" > seen; echo "error: loss is nan" >&2; touch ../late; exit 3')
@@ -88,7 +85,7 @@ def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
 
 
 @needs_gcloud
-def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
+def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod):
     """A terminal sends it to the whole process group, and gcloud and ssh would end before the job has saved."""
     plan = "trap 'echo saving; exit 75' TERM; touch up; sleep 600 & wait"
     for worker in (0, 1):
@@ -106,7 +103,7 @@ def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
 
 
 @needs_gcloud
-def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_the_slice_is_one_line(pod, monkeypatch):
     for name in os.environ:
         if name.startswith("CLOUDSDK_"):
             monkeypatch.delenv(name)
@@ -114,7 +111,7 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
         monkeypatch.setenv(name, value)
     assert TpuSlice("pod", ZONE).describe() == ("READY", "v4-32", 2)
 
-    def complaint(place: TpuSlice) -> str:
+    def complaint(place):
         with pytest.raises(InputError) as caught:
             place.describe()
         assert "\n" not in str(caught.value) and ". Fix: " in str(caught.value)
@@ -135,7 +132,7 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
         TpuSlice("pod", ZONE, PROJECT).describe()
 
 
-def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gcloud_that_is_missing_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: install the Google Cloud CLI"):
         TpuSlice("pod", ZONE).describe()
@@ -152,14 +149,12 @@ def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp
         (["slice", "a", "https://me:hunter2@host/a.yaml"], "command holds a secret"),
     ],
 )
-def test_bad_usage_is_one_line(cli: Cli, arguments: list[str], complaint: str) -> None:
+def test_bad_usage_is_one_line(cli, arguments, complaint):
     result = cli("submit", *arguments, "--run", "runs/a")
     assert result.code == 2 and complaint in result.error and result.err.count("\n") == 1
 
 
-def test_limits_and_the_grace_period_of_a_run_reach_the_hosts(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_and_the_grace_period_of_a_run_reach_the_hosts(cli, tmp_path, monkeypatch):
     """A configuration that lies here may ask for a longer grace period than the option."""
     monkeypatch.setattr(TpuSlice, "describe", lambda place: ("READY", "v3-8", 1))
     monkeypatch.setenv("HF_TOKEN", "hf_made_up_secret")
@@ -181,9 +176,7 @@ def test_limits_and_the_grace_period_of_a_run_reach_the_hosts(
 
 
 @pytest.mark.parametrize(("kind", "devices"), [("v5litepod-16", 16), ("v4-16", 8), ("v3-8", 8)])
-def test_a_configuration_that_lies_here_is_looked_at_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str, devices: int
-) -> None:
+def test_a_configuration_that_lies_here_is_looked_at_first(tmp_path, monkeypatch, capsys, kind, devices):
     config = tmp_path / "a.yaml"
     config.write_text("data: {store: stores/one}\nschedule: {steps: 1}\nbatch: {micro_batch_rows: 32}\n")
     monkeypatch.setattr(TpuSlice, "describe", lambda place: ("READY", kind, 2))

@@ -5,17 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from command_line import maskwright, write_config
-from in_process import Cli
-from slurm_cluster import Cluster, fake_cluster, real_cluster, why_not_real
+from slurm_cluster import fake_cluster, real_cluster, why_not_real
 
 from maskwright.core.errors import InputError
-from maskwright.data.store import TokenStore
 from maskwright.launch.schedulers.slurm import TASK, Slurm
 from maskwright.launch.target import Training
 from maskwright.run.directory import MANIFEST, step_folder
@@ -30,7 +26,7 @@ OTHER_RUNS = 'until [ -e "$STUB/runs-0" ]; do sleep 0.1; done'
 
 
 @pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.long)])
-def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def slurm(request, tmp_path_factory):
     if request.param == "real" and (reason := why_not_real()):
         pytest.skip(reason)
     start = real_cluster if request.param == "real" else fake_cluster
@@ -39,14 +35,14 @@ def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def cluster(slurm: Cluster) -> Cluster:
+def cluster(slurm):
     for path in slurm.folder.glob("*-[01]"):
         path.unlink()
     shutil.rmtree(slurm.folder / "runs", ignore_errors=True)
     return slurm
 
 
-def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
+def test_every_node_runs_the_command_with_its_rank(cluster):
     """And in the shell that `--setup` has prepared, where its words are as they were and an error does not end it."""
     (cluster.folder / "env").write_text('set -eu -- other words\nexport NCCL_SOCKET_IFNAME="ib 0"\n')
     setup = "module() { :; }; module load cuda && source ./env"
@@ -67,7 +63,7 @@ def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("setup", "code"), [("no-such-command && true", 127), ('[ "$SLURM_NODEID" = 0 ]', 1)])
-def test_a_setup_that_fails_ends_the_job(cluster: Cluster, setup: str, code: int) -> None:
+def test_a_setup_that_fails_ends_the_job(cluster, setup, code):
     """Also where it fails on one node: the other is told, before or after its command has begun."""
     job = cluster.submit(WAIT, "--setup", setup)
     assert cluster.wait(job)["ExitCode"] == "2:0", cluster.log(job)
@@ -91,14 +87,14 @@ def test_a_setup_that_fails_ends_the_job(cluster: Cluster, setup: str, code: int
         (137, 137),
     ],
 )
-def test_srun_gets_the_highest_code_from_the_task_that_decides(code: int, task: int) -> None:
+def test_srun_gets_the_highest_code_from_the_task_that_decides(code, task):
     """An exit code has a byte: 200 + 56 would be 0, and the job done."""
     variables = {**os.environ, "SLURM_NNODES": "1", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
     words = ["bash", "-c", TASK, "task", "sh", "-c", f"exit {code}"]
     assert subprocess.run(words, env=variables, check=False, capture_output=True).returncode == task
 
 
-def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster: Cluster) -> None:
+def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster):
     """srun alone would say 75, the highest."""
     job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ {OTHER_RUNS}; exit 3; }}\n{WAIT}')
     state = cluster.wait(job)
@@ -106,7 +102,7 @@ def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster: Cluster) ->
     assert cluster.starts(0) == 1 and (cluster.folder / "saved-0").exists()
 
 
-def test_a_killed_process_restarts_all_nodes(cluster: Cluster) -> None:
+def test_a_killed_process_restarts_all_nodes(cluster):
     first = f'if [ "$start" = 1 ]; then [ "$SLURM_NODEID" = 0 ] || {{ {OTHER_RUNS}; kill -KILL $$; }}\n{WAIT}fi'
     job = cluster.submit(first)
     assert cluster.wait(job)["JobState"] == "COMPLETED", cluster.log(job)
@@ -126,9 +122,7 @@ KILLED = "trap '' TERM; sleep 0.3; kill -KILL $$"
     ],
     ids=["75", "killed after a checkpoint", "killed"],
 )
-def test_only_kills_without_a_newer_checkpoint_are_counted(
-    cluster: Cluster, plan: str, starts: int, code: str, said: str
-) -> None:
+def test_only_kills_without_a_newer_checkpoint_are_counted(cluster, plan, starts, code, said):
     """The trainer counts the starts that it sees."""
     job = cluster.submit(plan, "--num-nodes", "1")
     assert (cluster.wait(job)["ExitCode"], cluster.starts(0)) == (code, starts), cluster.log(job)
@@ -139,7 +133,7 @@ SLOW = WAIT.replace("exit 75", "sleep 6; exit 75")
 
 
 @pytest.mark.parametrize("other", [WAIT, SLOW], ids=["saves", "saves for longer than KillWait"])
-def test_an_end_as_asked_is_final(cluster: Cluster, other: str) -> None:
+def test_an_end_as_asked_is_final(cluster, other):
     """srun has another code where it kills one of the tasks."""
     until = OTHER_RUNS.replace("runs-0", "runs-1")
     job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ {other}}}\n{until}; exit 76')
@@ -148,7 +142,7 @@ def test_an_end_as_asked_is_final(cluster: Cluster, other: str) -> None:
     assert "stopped as asked" in cluster.log(job)
 
 
-def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluster: Cluster) -> None:
+def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluster):
     """The signal that SLURM sends by `--signal=B:USR1@60`, sent by hand: a limit is whole minutes."""
     job = cluster.submit(f'if [ "$start" = 1 ]; then {WAIT}fi', "--sbatch=--time=10")
     cluster.wait_for("runs-0")
@@ -161,7 +155,7 @@ def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluste
     assert "the time limit is near" in cluster.log(job) and "== start 1, attempt 1" in cluster.log(job)
 
 
-def test_scancel_saves_and_ends(cluster: Cluster) -> None:
+def test_scancel_saves_and_ends(cluster):
     job = cluster.submit(WAIT)
     cluster.wait_for("runs-0")
     cluster.wait_for("runs-1")
@@ -185,7 +179,7 @@ exec {sys.executable} -m maskwright "$@"
 
 
 @pytest.mark.long
-def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluster, store: TokenStore) -> None:
+def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster, store):
     """The real `pretrain` on both nodes; node 1 is killed. Beside it, one process that nobody disturbed."""
     write_config(cluster.folder / "train.yaml", store.location)
     config = cluster.folder / "train.yaml"
@@ -201,7 +195,7 @@ def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluste
         assert one.read_bytes() == whole.read_bytes()
 
 
-def test_a_node_without_maskwright_says_so(cluster: Cluster) -> None:
+def test_a_node_without_maskwright_says_so(cluster):
     path = f"{cluster.folder}/bin:/usr/bin:/bin:/usr/sbin:/sbin"  # where .venv/bin has one too
     program = cluster.folder / "bin" / "maskwright"
     program.rename(program.with_suffix(".away"))
@@ -213,14 +207,14 @@ def test_a_node_without_maskwright_says_so(cluster: Cluster) -> None:
     assert state["ExitCode"] == "1:0" and "error: maskwright is not on the PATH of" in cluster.log(job)
 
 
-def test_what_sbatch_refuses_is_one_line(cluster: Cluster) -> None:
+def test_what_sbatch_refuses_is_one_line(cluster):
     words = ["submit", "slurm", "run.yaml", "--run", "runs/one", "--sbatch=--partition=none"]
     done = cluster.call(sys.executable, "-m", "maskwright", *words)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "invalid partition specified: none" in done.stderr and "Fix: " in done.stderr
 
 
-def script(cli: Cli, folder: Path, *options: str) -> str:
+def script(cli, folder, *options):
     (folder / "run.yaml").write_text("data: {store: store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n")
     words = ["submit", "slurm", str(folder / "run.yaml"), "--run", "runs/one", "--dry-run", *options]
     result = cli(*words)
@@ -228,7 +222,7 @@ def script(cli: Cli, folder: Path, *options: str) -> str:
     return result.out
 
 
-def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> None:
+def test_dry_run_prints_a_script_that_bash_reads(cli, tmp_path):
     text = script(
         cli, tmp_path, "--num-nodes", "4", "--gpus-per-node", "8", "--cpus", "64", "--setup", "module load cuda",
         "--sbatch=--partition=gpu", "--sbatch=--time=04:00:00",
@@ -259,22 +253,20 @@ def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> No
         (["--sbatch=--gres=gpu:8"], "--sbatch: --gres=gpu:8 without --gpus-per-node"),
     ],
 )
-def test_refused(cli: Cli, tmp_path: Path, options: list[str], message: str) -> None:
+def test_refused(cli, tmp_path, options, message):
     (tmp_path / "run.yaml").write_text("data: {store: store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n")
     result = cli("submit", "slurm", str(tmp_path / "run.yaml"), "--run", "runs/one", "--dry-run", *options)
     assert result.code == 2 and result.error.startswith(message), result.err
 
 
-def test_a_parent_that_is_not_there_is_refused_before_anything_is_queued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parent_that_is_not_there_is_refused_before_anything_is_queued(tmp_path, monkeypatch):
     """The fix is a step that the parent has. A run that has begun needs its parent no more: then sbatch, which is not
     there, is what is missed."""
     config, parent, run = tmp_path / "run.yaml", tmp_path / "parent", tmp_path / "run"
     config.write_text("data: {store: store}\nschedule: {steps: 10}\n")
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    def said(begin_from: str) -> str:
+    def said(begin_from):
         with pytest.raises(InputError) as caught:
             Slurm().submit(Training(str(config), str(run), begin_from=begin_from), dry_run=False)
         return str(caught.value)

@@ -2,22 +2,18 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 from browser.made_runs import MadeRun
-from in_process import Cli
 
 import maskwright.monitor
 from maskwright.core.errors import StoppedEarly
 
 
 @pytest.mark.parametrize("imported", ["terminal", "find"])
-def test_ctrl_c_while_it_is_still_imported(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: str
-) -> None:
+def test_ctrl_c_while_it_is_still_imported(cli, tmp_path, monkeypatch, imported):
     class Interrupted:
-        def find_spec(self, name: str, *_: object) -> None:
+        def find_spec(self, name, *_):
             if name == f"maskwright.monitor.watch.{imported}":
                 raise StoppedEarly("by SIGINT", reason="signal")
 
@@ -29,7 +25,7 @@ def test_ctrl_c_while_it_is_still_imported(
     assert (result.code, result.out, result.err) == (130, "", "")
 
 
-def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli("watch").out == f"no runs below {tmp_path} yet\n"  # a pipe gets the table once
     MadeRun(tmp_path / "runs" / "wide", lines=40, ranks=4, hung=(2,)).write()

@@ -9,7 +9,6 @@ import sys
 import tarfile
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,8 @@ from private_network import wait_until
 
 import maskwright as package
 from maskwright.cloud.provision.image import pack
-from maskwright.config.pretraining import RunConfig
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.data.store import TokenStore
 from maskwright.tasks import quickstart
 from maskwright.tasks.docstrings import docstrings, gather
 from maskwright.tasks.pretrain.run import pretrain
@@ -34,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> Path:
+def wheel(tmp_path):
     """The command in an environment of its own: a wheel of what images are built from, beside the packages that are
     installed here."""
     source, environment = tmp_path / "source", tmp_path / "venv"
@@ -48,10 +45,8 @@ def wheel(tmp_path: Path) -> Path:
     return environment / "bin" / "maskwright"
 
 
-def test_the_wheel_trains_exports_and_submits_without_the_repository(
-    wheel: Path, store: TokenStore, tmp_path: Path
-) -> None:
-    def typed(*words: object) -> str:
+def test_the_wheel_trains_exports_and_submits_without_the_repository(wheel, store, tmp_path):
+    def typed(*words):
         return maskwright(*words, cwd=Path("/"), command=[str(wheel)], popen=subprocess.Popen)
 
     assert package.__version__ in typed("--version")
@@ -67,9 +62,7 @@ def test_the_wheel_trains_exports_and_submits_without_the_repository(
     assert (installed / "py.typed").is_file()
 
 
-def test_a_stopped_quickstart_saves_and_goes_on(
-    corpus: Path, tmp_path: Path, call: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_quickstart_saves_and_goes_on(corpus, tmp_path, call, monkeypatch):
     command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--steps", "150"]
     command += ["--architecture", "roberta"]
     process = warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -96,7 +89,7 @@ def test_a_stopped_quickstart_saves_and_goes_on(
     assert code == 2 and "holds a quickstart with --architecture roberta" in said
 
 
-def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
+def test_docstrings_are_gathered_without_running_code(tmp_path):
     source = tmp_path / "evil.py"
     source.write_text('"""' + "words " * 20 + '"""\nraise SystemExit("ran")\ndef f():\n    """short"""\n')
     assert list(docstrings(str(source))) == [(1, ("words " * 20).strip())]
@@ -106,13 +99,13 @@ def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
     assert all(os.path.isfile(line["source"]) for line in lines)
 
 
-def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_of_a_quickstart(tokenizer, tmp_path, monkeypatch):
     """Its labelled strings are what they are said to be, and the command that it prints ends with a verdict."""
     place = quickstart.QuickstartPaths.under(str(tmp_path))
     (tmp_path / "text").mkdir()
     gather(place.corpus, max_bytes=200_000)
     monkeypatch.setattr(quickstart, "VERDICT_BUDGET", ["--learning-rates", "1e-3", "--seeds", "1"])
-    asked: list[str] = []
+    asked = []
     monkeypatch.setattr(quickstart, "_run", lambda *words: asked.extend(words))
     options = PrepareOptions(valid_fraction=quickstart.VALID_FRACTION_DOCSTRINGS)
     store = prepare(Request(Sources([place.corpus]), tokenizer, place.store, options))
@@ -131,9 +124,7 @@ def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch
     assert "Cannot conclude whether pretrained helped on packages." in out and "verdict.html" in out
 
 
-def test_a_quickstart_fills_in_text_that_begins_with_a_dash(
-    call: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quickstart_fills_in_text_that_begins_with_a_dash(call, tmp_path, monkeypatch):
     """As front matter of Markdown does. Training is left out. Begun before, it says that its steps stay."""
     text, said, filled = tmp_path / "pages.txt", list[str](), list[str]()
     text.write_text("".join(f"--- title: page {n} - item {n} - another item\n" for n in range(300)))
@@ -170,9 +161,9 @@ print(json.dumps([cli.run(shlex.split(line)) for line in sys.argv[2:]]))
 """
 
 
-def needed(requirements: Iterator[str] | list[str]) -> set[str]:
+def needed(requirements):
     """Names of the distributions that these take, with all that those take."""
-    found: set[str] = set()
+    found = set()
     for line in requirements:
         requirement = Requirement(line)
         name = requirement.name.lower().replace("_", "-")
@@ -181,9 +172,7 @@ def needed(requirements: Iterator[str] | list[str]) -> set[str]:
     return found
 
 
-def test_a_machine_without_the_training_packages_submits_and_watches(
-    config: Callable[..., RunConfig], tmp_path: Path
-) -> None:
+def test_a_machine_without_the_training_packages_submits_and_watches(config, tmp_path):
     """With nothing but the dependencies that pyproject.toml says everybody needs."""
     pretrain(config(**{"schedule.steps": 2, "schedule.warmup_steps": 1}), str(tmp_path / "run"))
     here = needed(PROJECT["dependencies"]) | {"maskwright"}

@@ -6,10 +6,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +25,6 @@ from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import Predictions, measure, metric_names
 from maskwright.labels.scoring import scorer
 from maskwright.monitor.status import look
-from maskwright.processes.child import FinetuneCommand
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.compare import plan, runs
 from maskwright.tasks.compare.arms import ArmStart, read_starts
@@ -41,27 +37,27 @@ WORDS = ["the", "fox", "garden", "river"]
 
 
 @pytest.fixture
-def model(tmp_path: Path, tokenizer: str) -> str:
+def model(tmp_path, tokenizer):
     return pretrained_folder(tmp_path / "model", tokenizer)
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Path:
+def task(tmp_path):
     return foxes(tmp_path)
 
 
 @pytest.fixture(autouse=True)
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(monkeypatch):
     """Threads of the tokenizer's would keep `warm` from forking the runs, and each would load torch anew."""
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
 
 
-def below(folder: Path, name: str) -> dict[str, bytes]:
+def below(folder, name):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob(name))}
 
 
-def stop(folder: Path, words: list[object], number: int, run: str, cwd: Path) -> int:
+def stop(folder, words, number, run, cwd):
     """Starts the comparison, and sends it the signal when that run has begun to train. Returns its exit code."""
     with Popen([*COMMAND, *map(str, words)], cwd=cwd) as process:
         metrics = folder / "runs" / "foxes" / run / "metrics.jsonl"
@@ -77,10 +73,10 @@ def stop(folder: Path, words: list[object], number: int, run: str, cwd: Path) ->
     return code
 
 
-def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Path, tmp_path: Path) -> None:
+def test_one_comparison_stopped_and_killed_is_the_same_page(model, task, tmp_path):
     """And what it holds: the search without a test set, the fresh seeds, scores that are those of the runs."""
     folder = tmp_path / "whole"
-    words: list[object] = ["compare", model, "--base", "random", "--task", task]
+    words = ["compare", model, "--base", "random", "--task", task]
     words += ["--learning-rates", "1e-3,4e-3", "--seeds", 2]
     said = maskwright(*words, "--to", folder, cwd=tmp_path)
     assert "Cannot conclude whether model helped on foxes." in said and "at least 6 seeds" in said
@@ -125,7 +121,7 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
 
 
 @pytest.mark.long
-def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task: Path, tmp_path: Path) -> None:
+def test_runs_that_the_health_check_stops_are_named_and_scored(model, task, tmp_path):
     """At this rate weights are not finite after one step. For the recipe, random weights are drawn twice too."""
     twin = str(tmp_path / "twin")
     shutil.copytree(model, twin)
@@ -159,14 +155,14 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
         (["a", "b=x,,y"], None, "'b=x,,y' lacks a folder"),
     ],
 )
-def test_arms_that_are_none_are_refused(models: list[str], base: str | None, said: str) -> None:
+def test_arms_that_are_none_are_refused(models, base, said):
     with pytest.raises(InputError) as caught:
         read_starts(models, base)
     assert said in str(caught.value) and "Fix: " in str(caught.value)
 
 
-def test_arms_and_their_order(tmp_path: Path) -> None:
-    def names(models: list[str], base: str | None = None) -> list[str]:
+def test_arms_and_their_order(tmp_path):
+    def names(models, base=None):
         return [start.name for start in read_starts(models, base)]
 
     assert names(["x/a", "y/b/"]) == ["a", "b"]
@@ -204,17 +200,17 @@ def test_arms_and_their_order(tmp_path: Path) -> None:
         ({"workers": 0}, "workers: is 0. Fix: give an integer ≥ 1"),
     ],
 )
-def test_what_is_no_budget_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_what_is_no_budget_is_refused(given, said, tmp_path):
     """By Python and the command alike, before anything is looked at: there are no such models."""
     with pytest.raises(InputError) as caught:
         compare(["a", "b"], "none.yaml", tmp_path / "new", **given)
     assert said in str(caught.value) and not (tmp_path / "new").exists()
 
 
-def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_path: Path) -> None:
+def test_tasks_that_cannot_be_judged_are_refused(model, task, tmp_path):
     values = yaml.safe_load(task.read_text())
 
-    def said(overrides: tuple[str, ...] = (), **data: Any) -> str:
+    def said(overrides=(), **data):
         path = tmp_path / "other.yaml"
         path.write_text(yaml.safe_dump({**values, "data": {**values["data"], **data}}))
         with pytest.raises(InputError) as caught:
@@ -241,12 +237,10 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
     assert not (tmp_path / "new").exists() and sorted(os.listdir(tmp_path / "full")) == ["notes.txt"]
 
 
-def test_last_finite_weights_that_are_not_finite_are_a_word(
-    model: str, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_finite_weights_that_are_not_finite_are_a_word(model, task, tmp_path, monkeypatch):
     """Every run ends as its health check ends one, also that which only scores."""
 
-    def fails(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
+    def fails(commands, at_once):
         assert at_once == 3
         for number, command in enumerate(commands):
             os.makedirs(command.run)
@@ -259,14 +253,14 @@ def test_last_finite_weights_that_are_not_finite_are_a_word(
         make([model], [str(task)], str(tmp_path / "new"), base="random", budget=budget)
 
 
-def test_arms_that_read_other_test_questions_are_not_compared() -> None:
+def test_arms_that_read_other_test_questions_are_not_compared():
     short, long = Example("dev.json", 1, "Who?", "fox"), Example("dev.json", 2, "Who " * 99, "fox")
     plan._require_same_test([short, long], [short, long], "b")
     with pytest.raises(InputError, match=r"^dev.json:2: this question is too long for the rows of one model: b"):
         plan._require_same_test([short, long], [short], "b")
 
 
-def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_says_where_budgets_are_not_equal(model, task, capsys):
     for seeds, warned in ((5, "with 5 seeds, 1 comparison cannot conclude anything. Fix: give --seeds 6"), (6, "")):
         made = read([model], [str(task)], "new", base="random", budget=Budget((1e-3,), seeds))
         said = capsys.readouterr().err
@@ -287,14 +281,14 @@ def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path, capsy
 # ---- predictions in the verdict's form -------------------------------------------------------------------------------
 
 TAGS = ("O", "B-X", "I-X", "B-Y")
-EXAMPLES: dict[str, Callable[[random.Random, int], Example]] = {
+EXAMPLES = {
     "single_label_classification": lambda draw, n: Example("a", n, labels=(draw.choice(TAGS),)),
     "multi_label_classification": lambda draw, n: Example("a", n, labels=tuple(draw.sample(TAGS, draw.randint(0, 3)))),
     "regression": lambda draw, n: Example("a", n, value=draw.random()),
     "token_classification": lambda draw, n: Example("a", n, words=("x",) * 6, labels=tuple(draw.choices(TAGS, k=6))),
     "question_answering": lambda draw, n: Example("a", n, answers=(Answer(f"the {draw.choice(WORDS)} fox", 0),)),
 }
-FOUND: dict[str, Callable[[random.Random], Any]] = {
+FOUND = {
     "single_label_classification": lambda draw: draw.randrange(4),
     "multi_label_classification": lambda draw: tuple(sorted(draw.sample(range(4), draw.randint(0, 3)))),
     "regression": lambda draw: draw.random(),
@@ -312,14 +306,14 @@ FOUND: dict[str, Callable[[random.Random], Any]] = {
         ("single_label_classification", "matthews_corrcoef"),
     ],
 )
-def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, tmp_path: Path) -> None:
+def test_the_verdict_scores_what_the_run_scored(kind, metric, tmp_path):
     draw = random.Random(1)
     examples = [EXAMPLES[kind](draw, number) for number in range(40)]
     found = tuple(FOUND[kind](draw) for _ in examples)
     labels = TAGS if "classification" in kind else ()
     own = Task(kind=kind)
     config = FinetuneConfig.model_construct(task=own)
-    dataset = Dataset([], [], examples, labels, None, "")  # type: ignore[arg-type]
+    dataset = Dataset([], [], examples, labels, None, "")
     metric = metric or {"regression": "pearson"}.get(kind, metric_names(own, labels)[0])
     given = LabelledTask("task", "task.yaml", config, dataset, metric, {})
     run = ComparedRun(given, ArmStart("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))

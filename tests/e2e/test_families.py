@@ -3,9 +3,6 @@
 import importlib.util
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from conftest import small_config
 from tokenizer_kinds import with_an_end
 
 from maskwright.config.finetuning import build_finetune_config
-from maskwright.config.pretraining import EngineSection, RunConfig
+from maskwright.config.pretraining import EngineSection
 from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 from maskwright.data.prepare.driver import prepare
@@ -64,7 +61,7 @@ ULTRABERT = {
     "prediction_head_size": 40,
     "initializer_range": 0.05,  # no norm stands between its head's matrices
 }
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+CASES = {
     "RoBERTa": ("roberta", "roberta", SMALL | {"max_position_embeddings": 66}),
     "XLM-RoBERTa": ("xlm-roberta", "xlm-roberta", SMALL | {"max_position_embeddings": 66}),
     "CamemBERT": ("camembert", "camembert", SMALL | {"max_position_embeddings": 66}),
@@ -85,7 +82,7 @@ LONG = ("DeBERTa", "UltraBERT", "GTE")
 THINGS = ("the garden", "a bridge", "many letters", "the empty house", "blue paper", "stones")
 
 
-def save_base(folder: Path, architecture: str, tokenizer: str, shape: dict[str, Any]) -> str:
+def save_base(folder, architecture, tokenizer, shape):
     """What `transformers` makes of a shape and a tokenizer, with weights that it draws."""
     if architecture == "deberta-v2":  # of whose spm.model transformers 5 would make another tokenizer
         copy_tokenizer(tokenizer, str(folder))
@@ -108,7 +105,7 @@ def save_base(folder: Path, architecture: str, tokenizer: str, shape: dict[str, 
     return str(folder)
 
 
-def held_out_loss(theirs: transformers.PreTrainedModel, config: RunConfig) -> float:
+def held_out_loss(theirs, config):
     """Theirs, of the rows and masks that the run was judged on, a document at a time."""
     total = count = 0.0
     for batch in prepare_run(config).objective().held_out:
@@ -127,9 +124,7 @@ def held_out_loss(theirs: transformers.PreTrainedModel, config: RunConfig) -> fl
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CASES])
-def test_a_public_encoder_is_continued_and_comes_back(
-    name: str, tokenizer_of: Callable[[str], str], corpus: Path, tmp_path: Path
-) -> None:
+def test_a_public_encoder_is_continued_and_comes_back(name, tokenizer_of, corpus, tmp_path):
     """Prepared with its own tokenizer, trained with dropout, judged, exported and loaded by its class of transformers,
     which has the same held-out loss."""
     architecture, kind, shape = CASES[name]
@@ -181,7 +176,7 @@ def test_a_public_encoder_is_continued_and_comes_back(
     pairs_are_told_alike(str(folder), tmp_path)
 
 
-def pairs_are_told_alike(base: str, folder: Path) -> None:
+def pairs_are_told_alike(base, folder):
     """A head for pairs of texts is fine-tuned; its logits, of packed rows, are those of transformers for a pair a row.
     The folder is proven by `export`, which compares the tokens of pairs as well."""
     pairs = [(f"The fox saw {thing}.", f"Nobody crossed {thing}{' again' * n}.") for n, thing in enumerate(THINGS)]

@@ -5,9 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from finetuned import TASKS, pretrained_folder, texts, write_examples
 from html_page import Page
 from sklearn.utils.class_weight import compute_class_weight
 
-from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.config.finetuning import build_finetune_config
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
@@ -26,13 +24,13 @@ from maskwright.data.batch import Batch
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.labels.metrics import Predictions
 from maskwright.labels.rows import Packer, in_order, prediction_batches
-from maskwright.model.config import TaskKind, training_flops
+from maskwright.model.config import training_flops
 from maskwright.model.initial import with_outputs
 from maskwright.report import page
 from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export.hugging_face import export
-from maskwright.tasks.finetune.prepare import FinetuneRun, finetune, prepare_finetuning
+from maskwright.tasks.finetune.prepare import finetune, prepare_finetuning
 from maskwright.tasks.measure.labelled import evaluate_labelled
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.start.engine import start_engine
@@ -41,9 +39,9 @@ from maskwright.training.stop import StopRequest
 
 
 @pytest.fixture
-def make(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
-    def made(kind: TaskKind = "single_label_classification", **keys: Any) -> FinetuneConfig:
-        values: dict[str, Any] = {
+def make(tmp_path, tokenizer):
+    def made(kind="single_label_classification", **keys):
+        values = {
             "task": {"kind": kind, "doc_stride": 4},
             "data": {
                 "train": write_examples(tmp_path, kind, "train", 40, 1),
@@ -70,18 +68,16 @@ def make(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
     return made
 
 
-def prepared(config: FinetuneConfig) -> FinetuneRun:
+def prepared(config):
     return prepare_finetuning(config, RunDirectory("nowhere"))
 
 
-def test_the_work_of_a_run_is_what_it_computes(
-    make: Callable[..., FinetuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_of_a_run_is_what_it_computes(make, tmp_path, monkeypatch):
     """Its tokens are those of the rows that it packs, and those of its evaluations but for what pads them."""
     ready, seen = prepared(make()), list[Batch]()
     counted, predict = ready.work, TorchEngine.predict
 
-    def spy(engine: TorchEngine, batches: Sequence[Batch]) -> Any:
+    def spy(engine, batches):
         seen.extend(batches)
         return predict(engine, batches)
 
@@ -96,9 +92,7 @@ def test_the_work_of_a_run_is_what_it_computes(
     assert counted.evaluated == pytest.approx(sum(batch.input_ids.size for batch in seen), rel=0.3)
 
 
-def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
-    make: Callable[..., FinetuneConfig], tokenizer_of: Callable[[str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(make, tokenizer_of, capsys):
     keys = {"data.max_seq_len": 9, "model.max_seq_len": 32, "model.tokenizer": tokenizer_of("bert")}
     ready = prepared(make(**keys, **{"evaluation.metric": "f1"}))
     assert "best by f1 of 'good', the second of task.labels\n" in ready.describe()
@@ -150,7 +144,7 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
     assert "set task.threshold: 0.24, with which f1_micro would be 0." in said_of_labels
 
 
-def same(first: Path, second: Path) -> None:
+def same(first, second):
     assert metrics(first) == metrics(second)
     for name in ("results.json", "predictions-test.json", "predictions-validation.json"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
@@ -160,9 +154,7 @@ def same(first: Path, second: Path) -> None:
 
 @pytest.mark.parametrize("kind", TASKS)
 @pytest.mark.parametrize("few_shapes", [False, True])
-def test_packed_rows_teach_and_say_what_one_example_a_row_does(
-    kind: TaskKind, few_shapes: bool, make: Callable[..., FinetuneConfig]
-) -> None:
+def test_packed_rows_teach_and_say_what_one_example_a_row_does(kind, few_shapes, make):
     """The update's loss, gradient norm and new weights, and the logits of every example."""
     ready = prepared(make(kind, **{"model.hidden_dropout": 0.0, "model.attention_dropout": 0.0}))
     encoded, pad = ready.train.packer.encoded, ready.model.pad_token_id
@@ -191,19 +183,19 @@ def test_packed_rows_teach_and_say_what_one_example_a_row_does(
         lengths = np.diff(encoded.offsets)
         twin = np.concatenate([row[:n] for row, n in zip(twin.reshape(len(every), -1, 2), lengths, strict=True)])
     elif kind == "token_classification":
-        counts = np.diff(targets.offsets)  # type: ignore[union-attr]
+        counts = np.diff(targets.offsets)
         twin = np.concatenate([row[:n] for row, n in zip(twin.reshape(len(every), -1, 3), counts, strict=True)])
     assert np.abs(logits - twin).max() < 2e-5
 
 
-def alone(packer: Packer, rows: Any) -> Batch:
+def alone(packer, rows):
     """One example a row, written plainly."""
     encoded, M, T = packer.encoded, len(rows), packer.T
     ids, positions, segments = np.full((M, T), packer.pad, np.int32), *np.zeros((2, M, T), np.int32)
     for at, row in enumerate(rows):
         own = encoded.row(int(row))
         ids[at, : len(own)], positions[at, : len(own)], segments[at, : len(own)] = own, range(len(own)), 1
-    targets: Any = encoded.targets
+    targets = encoded.targets
     if packer.kind == "question_answering":
         labels = np.stack([targets.start[rows], targets.end[rows]], 1)
         return Batch(ids, positions, segments, np.arange(M * T, dtype=np.int32), labels, np.ones(M, np.float32))
@@ -225,7 +217,7 @@ def alone(packer: Packer, rows: Any) -> Batch:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_resume_is_bit_identical(kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+def test_resume_is_bit_identical(kind, make, tmp_path):
     """Dropout is on, as RoBERTa was published; the stop lies between two evaluations."""
     config = make(kind, **{} if kind == "regression" else {"schedule": {"epochs": 3.0}})  # both are ten steps
     assert prepared(config).model.hidden_dropout_prob == 0.1
@@ -255,7 +247,7 @@ def test_resume_is_bit_identical(kind: TaskKind, make: Callable[..., FinetuneCon
     assert results["test"]["examples"] == 13
 
 
-def test_processes_give_the_same_bits(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+def test_processes_give_the_same_bits(make, tmp_path):
     config = make(**{"batch.virtual_workers": 2, "schedule.steps": 4, "evaluation.every_steps": 2})
     file = tmp_path / "run.yaml"
     file.write_text(config.model_dump_json())
@@ -269,8 +261,8 @@ def test_processes_give_the_same_bits(make: Callable[..., FinetuneConfig], tmp_p
 @pytest.mark.long
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
 @pytest.mark.parametrize("kind", ["token_classification"])
-def test_jax_learns_what_torch_does(kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
-    keys: dict[str, Any] = {
+def test_jax_learns_what_torch_does(kind, make, tmp_path):
+    keys = {
         "model.hidden_dropout": 0.0,
         "model.attention_dropout": 0.0,
         "optimizer.label_smoothing": 0.1,
@@ -296,9 +288,7 @@ SMOOTHED = {"optimizer.layer_decay": 0.5, "optimizer.label_smoothing": 0.1, "bat
         ("modernbert", SMOOTHED),
     ],
 )
-def test_losses_are_those_of_plain_transformers(
-    architecture: str, keys: dict[str, Any], make: Callable[..., FinetuneConfig], tmp_path: Path
-) -> None:
+def test_losses_are_those_of_plain_transformers(architecture, keys, make, tmp_path):
     """Twenty steps of the exported class with torch's AdamW, on the same examples one a row, from the same weights."""
     keys = {**keys, "model.hidden_dropout": 0.0, "model.attention_dropout": 0.0, "schedule.steps": 20}
     config = make(**keys, **{"model.architecture": architecture, "optimizer.weight_decay": 0.1})
@@ -309,7 +299,7 @@ def test_losses_are_those_of_plain_transformers(
     found = [line["loss"] for line in lines]
     theirs = transformers_model(ready)
     optimizer = torch.optim.AdamW(groups(theirs, ready, config.optimizer.layer_decay), betas=(0.9, 0.98), eps=1e-6)
-    targets: Any = ready.train.packer.encoded.targets
+    targets = ready.train.packer.encoded.targets
     given = keys.get("optimizer.class_weights")
     of_ids = {i: given[label] for i, label in enumerate(ready.dataset.labels)} if isinstance(given, dict) else given
     weights = compute_class_weight(of_ids, classes=np.arange(2), y=targets).astype(np.float32)
@@ -332,7 +322,7 @@ def test_losses_are_those_of_plain_transformers(
     assert np.abs(np.array(found) - np.array(losses)).max() < 1e-5
 
 
-def transformers_model(ready: FinetuneRun) -> Any:
+def transformers_model(ready):
     from maskwright.model.hf.config import to_hf_config
 
     values = to_hf_config(ready.model, ready.dataset.labels)
@@ -343,7 +333,7 @@ def transformers_model(ready: FinetuneRun) -> Any:
     return made
 
 
-def groups(model: Any, ready: FinetuneRun, layer_decay: float) -> list[dict[str, Any]]:
+def groups(model, ready, layer_decay):
     """A group for each parameter: matrices are decayed, and each layer learns `layer_decay` times the one above."""
     layers, found = ready.model.num_hidden_layers, []
     for name, parameter in model.named_parameters():
@@ -360,9 +350,7 @@ def groups(model: Any, ready: FinetuneRun, layer_decay: float) -> list[dict[str,
     return found
 
 
-def test_dropout_is_that_of_the_models_config_unless_it_is_set(
-    make: Callable[..., FinetuneConfig], tokenizer: str, tmp_path: Path
-) -> None:
+def test_dropout_is_that_of_the_models_config_unless_it_is_set(make, tokenizer, tmp_path):
     folder = pretrained_folder(tmp_path / "folder", tokenizer)
     path = Path(folder) / "config.json"
     dropouts = {"hidden_dropout_prob": 0.25, "attention_probs_dropout_prob": 0.0}
@@ -374,9 +362,7 @@ def test_dropout_is_that_of_the_models_config_unless_it_is_set(
     assert (fresh.hidden_dropout_prob, fresh.attention_probs_dropout_prob) == (0.1, 0.1)
 
 
-def test_starts_from_a_run_a_fine_tuned_run_or_random(
-    make: Callable[..., FinetuneConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_starts_from_a_run_a_fine_tuned_run_or_random(make, tmp_path, capsys):
     finetune(make(**{"schedule.steps": 2}), str(tmp_path / "first"))
     first = load_model(str(tmp_path / "first"))
     same_labels = prepared(make(model={"init_from": str(tmp_path / "first")}))
@@ -409,9 +395,7 @@ def test_starts_from_a_run_a_fine_tuned_run_or_random(
         prepared(make("token_classification", model={"init_from": str(tmp_path / "first")}))
 
 
-def test_numbers_are_learned_alike_in_bf16_whatever_their_mean_and_spread(
-    make: Callable[..., FinetuneConfig], tmp_path: Path
-) -> None:
+def test_numbers_are_learned_alike_in_bf16_whatever_their_mean_and_spread(make, tmp_path):
     """bf16 knows 2000 and 2016, and no year between."""
     keys = {"schedule.steps": 20, "evaluation.every_steps": 20, "engine.dtype": "bf16"}
     finetune(config := make("regression", **keys), str(tmp_path / "counts"))
@@ -434,9 +418,7 @@ def test_numbers_are_learned_alike_in_bf16_whatever_their_mean_and_spread(
         assert value == pytest.approx(model.parameters[name], rel=1e-5, abs=1e-5), name
 
 
-def test_a_run_killed_before_its_first_save_begins_from_its_model_again(
-    make: Callable[..., FinetuneConfig], tmp_path: Path
-) -> None:
+def test_a_run_killed_before_its_first_save_begins_from_its_model_again(make, tmp_path):
     """Not from random weights, of which only its head is made."""
     first, whole, killed = (str(tmp_path / name) for name in ("first", "whole", "killed"))
     finetune(make(**{"schedule.steps": 2}), first)
@@ -449,7 +431,7 @@ def test_a_run_killed_before_its_first_save_begins_from_its_model_again(
     same(tmp_path / "whole", tmp_path / "killed")
 
 
-def test_a_run_ends_when_it_no_longer_improves(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+def test_a_run_ends_when_it_no_longer_improves(make, tmp_path):
     keys = {
         "evaluation.every_steps": 1,
         "evaluation.patience": 2,
@@ -464,7 +446,7 @@ def test_a_run_ends_when_it_no_longer_improves(make: Callable[..., FinetuneConfi
     assert lines == [line["step"] for line in metrics(tmp_path / "run") if "valid_loss" in line]
 
 
-def test_a_copy_is_the_model_that_the_run_is(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+def test_a_copy_is_the_model_that_the_run_is(make, tmp_path):
     """Also where the last evaluation, which comes after the last save, is the best."""
     run, copies = tmp_path / "run", f"file://{tmp_path}/copies"
     finetune(make(**{"evaluation.metric": "loss", "schedule.steps": 6, "checkpoint.copy_to": copies}), str(run))
@@ -487,9 +469,7 @@ def test_a_copy_is_the_model_that_the_run_is(make: Callable[..., FinetuneConfig]
         ({"model": {"init_from": "nowhere"}}, "no such folder"),
     ],
 )
-def test_mistakes_end_before_anything_is_written(
-    keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig], tmp_path: Path
-) -> None:
+def test_mistakes_end_before_anything_is_written(keys, what, make, tmp_path):
     with pytest.raises((ConfigError, InputError, ModelError), match=what):
         finetune(make(**keys), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
@@ -507,14 +487,12 @@ def test_mistakes_end_before_anything_is_written(
         ({"optimizer.class_weights": [1, 2]}, r"class_weights: .1, 2. does not give labels weights"),
     ],
 )
-def test_configurations_that_mean_nothing(keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig]) -> None:
+def test_configurations_that_mean_nothing(keys, what, make):
     with pytest.raises(ConfigError, match=what):
         make(**keys)
 
 
-def test_weights_of_classes_that_are_numbers_or_booleans_are_of_their_words(
-    make: Callable[..., FinetuneConfig],
-) -> None:
+def test_weights_of_classes_that_are_numbers_or_booleans_are_of_their_words(make):
     """As they are after a round through JSON, in which rank 0 tells the others its configuration."""
     for written, words in (({0: 1.0, 1: 2.0}, ["0", "1"]), ({True: 1, False: 2}, ["true", "false"])):
         config = flat(make(**{"optimizer.class_weights": written}))
@@ -523,9 +501,7 @@ def test_weights_of_classes_that_are_numbers_or_booleans_are_of_their_words(
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_evaluate_finds_the_results_again_in_run_and_export(
-    kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path
-) -> None:
+def test_evaluate_finds_the_results_again_in_run_and_export(kind, make, tmp_path):
     run, folder = str(tmp_path / "run"), str(tmp_path / "model")
     finetune(make(kind, **{"schedule.steps": 12}), run)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
@@ -539,9 +515,7 @@ def test_evaluate_finds_the_results_again_in_run_and_export(
     assert again.metrics == pytest.approx(found.metrics, abs=1e-6) and again.confusion == found.confusion
 
 
-def test_a_question_that_is_too_long_can_be_left_out_of_every_split(
-    make: Callable[..., FinetuneConfig], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_question_that_is_too_long_can_be_left_out_of_every_split(make, tmp_path, capfd):
     given = {"schedule.steps": 2, "data.on_bad_input": "skip"}
     config = make("question_answering", **given)
     for name in ("train", "validation", "test"):

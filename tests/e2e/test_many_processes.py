@@ -9,9 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import warm
 from command_line import COMMAND, free_port, slow_after
@@ -20,7 +18,6 @@ from private_network import wait_until
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
-from maskwright.data.store import TokenStore
 from maskwright.launch import local
 from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
 from maskwright.machine import hardware
@@ -35,12 +32,10 @@ Config = Callable[..., RunConfig]
 class Machine:
     """Runs in a folder, each by the command that a user types."""
 
-    def __init__(self, folder: Path, config: Config) -> None:
+    def __init__(self, folder, config):
         self.folder, self._config = folder, config
 
-    def start(
-        self, run: str, processes: int | None, *words: str, command: list[str] = COMMAND, **keys: Any
-    ) -> subprocess.Popen[str]:
+    def start(self, run, processes, *words, command=COMMAND, **keys):
         name = self.folder / f"{run}.json"
         # JSON is YAML. At once, since another machine of the run may be reading it.
         storage.write_json(str(name), self._config(**keys).model_dump())
@@ -48,41 +43,41 @@ class Machine:
         typed = [*command, "pretrain", str(name), "--run", str(self.folder / run), *several, *words]
         return warm.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    def ended(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+    def ended(self, process):
         try:
             _, said = process.communicate(timeout=LONG_ENOUGH_SECONDS)
         finally:
             process.kill()
         return process.returncode, said
 
-    def run(self, name: str, processes: int | None, *words: str, **keys: Any) -> tuple[int, str]:
+    def run(self, name, processes, *words, **keys):
         return self.ended(self.start(name, processes, *words, **keys))
 
-    def directory(self, name: str) -> RunDirectory:
+    def directory(self, name):
         return RunDirectory(str(self.folder / name))
 
-    def parameters(self, name: str) -> dict[str, np.ndarray]:
+    def parameters(self, name):
         loaded = checkpoint.load_newest(self.directory(name).checkpoints, set_aside=False)
         assert loaded
         return loaded[0].parameters
 
 
 @pytest.fixture
-def machine(tmp_path: Path, config: Config) -> Machine:
+def machine(tmp_path, config):
     return Machine(tmp_path, config)
 
 
-def children(pid: int) -> list[int]:
+def children(pid):
     with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
         return [int(word) for word in file.read().split()]
     return []
 
 
-def newest(directory: RunDirectory) -> int:
+def newest(directory):
     return max((line["step"] for line in directory.read_metrics()), default=0)
 
 
-EIGHT: dict[str, Any] = {
+EIGHT = {
     "batch.virtual_workers": 8,
     "model.hidden_dropout": 0.1,
     "model.attention_dropout": 0.1,
@@ -91,7 +86,7 @@ EIGHT: dict[str, Any] = {
 }
 
 
-def test_weights_are_the_same_bit_by_bit_at_any_number_of_processes(machine: Machine) -> None:
+def test_weights_are_the_same_bit_by_bit_at_any_number_of_processes(machine):
     """Also when the number changes at a restart, and where machines of several processes sum up first."""
     command = several_blocks(machine.folder)
     assert machine.run("alone", None, command=command, **EIGHT)[0] == 0
@@ -113,7 +108,7 @@ def test_weights_are_the_same_bit_by_bit_at_any_number_of_processes(machine: Mac
     assert compare(machine.directory("alone"), machine.directory("changing"))[2] == []
 
 
-LONG: dict[str, Any] = {
+LONG = {
     "schedule.steps": 80,
     "batch.virtual_workers": 2,
     "checkpoint.save_every_steps": 5,
@@ -122,14 +117,14 @@ LONG: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def whole(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+def whole(store, tmp_path_factory):
     """The run of `LONG` by one process, which nothing stopped."""
     machine = Machine(tmp_path_factory.mktemp("whole"), partial(small_config, store.location))
     assert machine.run("run", None, **LONG)[0] == 0
     return machine.directory("run")
 
 
-def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -> None:
+def test_a_run_grows_and_branches_at_any_number_of_processes(machine):
     keys = {"schedule.kind": "wsd", "schedule.decay_steps": 2}
     parent = str(machine.folder / "parent")
     assert machine.run("parent", 1, "--stop-after-steps", "5", **keys, **{"schedule.steps": 8})[0] == 76
@@ -143,9 +138,7 @@ def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_a_killed_process_is_started_again_and_changes_nothing(
-    machine: Machine, whole: RunDirectory, victim: int
-) -> None:
+def test_a_killed_process_is_started_again_and_changes_nothing(machine, whole, victim):
     process = machine.start("killed", 2, command=words(machine.folder, slow_at_first(machine.folder)), **LONG)
     directory = machine.directory("killed")
     wait_until(lambda: newest(directory) >= 12)
@@ -157,7 +150,7 @@ def test_a_killed_process_is_started_again_and_changes_nothing(
     assert compare(whole, directory)[2] == []
 
 
-def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine: Machine, whole: RunDirectory) -> None:
+def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine, whole):
     process = machine.start("killed", 2, command=words(machine.folder, slow_at_first(machine.folder)), **LONG)
     directory = machine.directory("killed")
     wait_until(lambda: newest(directory) >= 12)
@@ -171,9 +164,7 @@ def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine
 
 
 @pytest.mark.parametrize(("group", "code"), [(WorkerGroup(2), 1), (WorkerGroup(1, 2, 0, "127.0.0.1:1"), 137)])
-def test_what_is_lost_every_time_is_given_up(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, group: WorkerGroup, code: int
-) -> None:
+def test_what_is_lost_every_time_is_given_up(machine, monkeypatch, group, code):
     """A kill before the run counts its start. Of several machines, the launcher counts it, and so sees no 75."""
     from maskwright.launch import attempts
     from maskwright.launch.target import Training
@@ -183,14 +174,14 @@ def test_what_is_lost_every_time_is_given_up(
     monkeypatch.setattr(local, "COMMAND", [sys.executable, *words])
     with pytest.raises(Exception, match="killed by SIGKILL") as raised:
         local.supervise(Training("x.yaml", str(machine.folder / "none")), group, 5.0)
-    assert raised.value.exit_code == code  # type: ignore[attr-defined]
+    assert raised.value.exit_code == code
 
 
 AUTO = {"engine.device": "auto"}
 
 
 @pytest.mark.parametrize("processes", [2, None], ids=["of two", "alone on a GPU"])
-def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine, processes: int | None) -> None:
+def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine, processes):
     """As `supervise` does, but with less patience. What computes on one GPU has a supervisor too."""
     patience = "from maskwright.launch import local\nlocal.HUNG_SECONDS, local.HANG_POLL_SECONDS = 2.0, 0.5\n"
     patience += "from maskwright.machine import hardware\nhardware.cuda_devices = lambda: 1\n" * (processes is None)
@@ -218,14 +209,7 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine, pro
         (AUTO, 0, 8, None),
     ],
 )
-def test_one_process_is_supervised_where_a_device_may_hang(
-    keys: dict[str, Any],
-    gpus: int,
-    chips: int,
-    made: WorkerGroup | None,
-    monkeypatch: pytest.MonkeyPatch,
-    config: Config,
-) -> None:
+def test_one_process_is_supervised_where_a_device_may_hang(keys, gpus, chips, made, monkeypatch, config):
     """That of a TPU host gets no WORLD_SIZE: it would train without the other hosts of its slice."""
     monkeypatch.setattr(hardware, "tpu_chips", lambda: chips)
     assert choose(config(**keys), LaunchOptions(), gpus=gpus) == made
@@ -235,7 +219,7 @@ def test_one_process_is_supervised_where_a_device_may_hang(
     assert made is None or choose(config(**keys), LaunchOptions(), gpus=gpus) is None
 
 
-def test_a_line_of_several_processes_is_shown_once_and_each_time_that_one_repeats_it() -> None:
+def test_a_line_of_several_processes_is_shown_once_and_each_time_that_one_repeats_it():
     lines, text = local._Lines(), "warning: slow disk"
     shown = [number for number in enumerate((1, 2, 3, 2, 1, 3, 3)) if lines.is_new(number[1], text)]
     assert shown == [(0, 1), (3, 2), (6, 3)]
@@ -283,17 +267,17 @@ module.Peers.gather = meet
 """
 
 
-def words(folder: Path, patch: str) -> list[str]:
+def words(folder, patch):
     member = MEMBER.replace("{patch}", patch).format(mark=str(folder / "dead"))
     return [sys.executable, "-c", SUPERVISOR.format(member=member)]
 
 
-def slow_at_first(folder: Path) -> str:
+def slow_at_first(folder):
     """The steps of a process that is to die: slow from the sixteenth on until it is noted as dead."""
     return slow_after(15, folder / "dead")
 
 
-def several_blocks(folder: Path) -> list[str]:
+def several_blocks(folder):
     """The command that shares out a small network as it does a large one, in the supervisor too: it trains alone."""
     patch = "from maskwright.engines.torch import shares\nshares.BLOCK_NUMBERS, shares.STACK_NUMBERS = 64, 3000\n"
     patch += "shares.BUCKET_BYTES = 40000\n"
@@ -308,7 +292,7 @@ loss_scale.FIRST_SCALE, loss_scale.DOUBLED_AFTER_UPDATES = 2.0**21, 2
 
 
 @pytest.mark.long
-def test_fp16_skips_the_same_updates_at_any_number_of_processes(machine: Machine) -> None:
+def test_fp16_skips_the_same_updates_at_any_number_of_processes(machine):
     """Its gradients overflow at first, and again whenever the scale has grown."""
     keys = {**EIGHT, "engine.dtype": "fp16", "evaluation.every_steps": None}
     one = [sys.executable, "-c", OVERFLOWS + "from maskwright.cli.main import main; main()"]
@@ -324,14 +308,14 @@ def test_fp16_skips_the_same_updates_at_any_number_of_processes(machine: Machine
 
 
 @pytest.mark.parametrize("patch", [DIES_BEFORE_THE_GROUP, DIES_AT_THE_FIRST_MEETING])
-def test_a_process_killed_while_they_find_each_other_is_started_again(machine: Machine, patch: str) -> None:
+def test_a_process_killed_while_they_find_each_other_is_started_again(machine, patch):
     command = words(machine.folder, patch)
     code, said = machine.ended(machine.start("run", 2, command=command, **{**LONG, "schedule.steps": 6}))
     assert code == 0, said
     assert "restarting" in said
 
 
-def test_a_step_longer_than_the_grace_period_is_given_up_by_all(machine: Machine) -> None:
+def test_a_step_longer_than_the_grace_period_is_given_up_by_all(machine):
     """Each micro-batch takes a second, so a step four; SIGTERM comes early in one."""
     begun = machine.folder / "begun"
     slow = (
@@ -350,7 +334,7 @@ def test_a_step_longer_than_the_grace_period_is_given_up_by_all(machine: Machine
     assert max(checkpoint.whole_steps(directory.checkpoints)) == 3, said
 
 
-def test_of_several_machines_a_loss_ends_all_with_75(machine: Machine) -> None:
+def test_of_several_machines_a_loss_ends_all_with_75(machine):
     keys = {**LONG, "schedule.steps": 5000, "batch.virtual_workers": 4}
     where = ("--num-nodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}")
     nodes = [machine.start("far", 2, *where, "--node-rank", str(rank), **keys) for rank in range(2)]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from conftest import small_config
 from private_network import wait_until
 
 from maskwright.core.folder import Folder
-from maskwright.data.store import TokenStore
-from maskwright.monitor.status import RunReport, look
+from maskwright.monitor.status import look
 from maskwright.run import liveness
 from maskwright.run.heartbeat import read_beats
 
@@ -43,7 +41,7 @@ main()
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def soon(monkeypatch):
     monkeypatch.setattr(liveness, "STALE_SECONDS", 4.0)
     monkeypatch.setattr(liveness, "HUNG_SECONDS", 4.0)
 
@@ -56,7 +54,7 @@ class Team:
     """The two of the last start."""
     begun: list[Any] = field(default_factory=list)
 
-    def start(self) -> None:
+    def start(self):
         port = free_port()
         self.processes = []
         for rank in range(2):
@@ -69,10 +67,10 @@ class Team:
             self.processes.append(process)
             self.begun.append(process)
 
-    def said(self) -> str:
+    def said(self):
         return "\n".join((self.folder / f"rank{rank}.txt").read_text() for rank in range(2))
 
-    def wait_for(self, condition: Callable[[RunReport], Any], seconds: float = 300.0) -> RunReport:
+    def wait_for(self, condition, seconds=300.0):
         deadline, found = time.monotonic() + seconds, None
         while time.monotonic() < deadline:
             if self.run.exists() and any(self.run.iterdir()):
@@ -82,7 +80,7 @@ class Team:
             time.sleep(0.05)
         raise AssertionError(f"{found.report() if found else 'no run'}\n{self.said()}")
 
-    def trains(self) -> RunReport:
+    def trains(self):
         return self.wait_for(
             lambda found: (
                 found.state == "running"
@@ -92,16 +90,16 @@ class Team:
             )
         )
 
-    def codes(self) -> list[int]:
+    def codes(self):
         return [process.wait(timeout=300.0) for process in self.processes]
 
 
-def verdicts(found: RunReport) -> dict[int, str]:
+def verdicts(found):
     return {one.beat.rank: one.verdict for one in found.ranks}
 
 
 @pytest.fixture
-def team(store: TokenStore, tmp_path: Path) -> Iterator[Team]:
+def team(store, tmp_path):
     keys = {"schedule.steps": 100_000, "checkpoint.save_every_steps": 100, "logging.every_steps": 5}
     keys |= {"optimizer.learning_rate": 1e-4}
     (tmp_path / "run.yaml").write_text(small_config(store.location, **keys).model_dump_json())
@@ -112,7 +110,7 @@ def team(store: TokenStore, tmp_path: Path) -> Iterator[Team]:
         process.wait()
 
 
-def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team) -> None:
+def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team):
     said = team.folder / "follower.txt"
     with said.open("wb") as file:
         following = warm.Popen([*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=file)
@@ -160,12 +158,12 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team) ->
 # ---- one process, and folders that are no run -----------------------------------------------------------------------
 
 
-def test_looking_changes_nothing(store: TokenStore, tmp_path: Path) -> None:
+def test_looking_changes_nothing(store, tmp_path):
     write_config(tmp_path / "run.yaml", store.location, steps=20)
     maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path)
     (tmp_path / "run" / "lock").unlink()
 
-    def everything() -> dict[str, int]:
+    def everything():
         return {str(path): path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
     before = everything()
@@ -174,7 +172,7 @@ def test_looking_changes_nothing(store: TokenStore, tmp_path: Path) -> None:
     assert everything() == before
 
 
-def test_ctrl_c_ends_the_following_quietly(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_following_quietly(tmp_path):
     process = warm.Popen(
         [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

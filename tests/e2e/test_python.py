@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +27,6 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import errors
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError, ModelError, StoppedEarly, StoreError
-from maskwright.data.store import TokenStore
 from maskwright.processes.parent import PARENT
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.run import pretrain
@@ -41,10 +39,10 @@ OF_A_COMMAND = {"num_nodes", "gpus_per_node", "node_rank", "rendezvous", "profil
 
 
 @pytest.fixture(autouse=True)
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(monkeypatch):
     """Processes that begin with torch imported, whose parent is the server that forks them."""
 
-    def start(words: list[str], *, env: dict[str, str], **options: Any) -> Any:
+    def start(words, *, env, **options):
         env = dict(env)
         assert env.pop(PARENT) == str(os.getpid())
         return warm.Popen(words, env=env, **options)
@@ -56,12 +54,12 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def values(config: Make) -> dict[str, Any]:
+def values(config):
     made = config(**{"evaluation.every_steps": 4, "checkpoint.save_every_steps": 4})
     return {key: value for key, value in flat(made).items() if value is not None}
 
 
-def test_every_name_of_the_interface_is_there_and_documented() -> None:
+def test_every_name_of_the_interface_is_there_and_documented():
     for name in maskwright.__all__:
         assert getattr(maskwright, name).__doc__
     assert {*maskwright.__all__} <= {*dir(maskwright)}
@@ -69,17 +67,15 @@ def test_every_name_of_the_interface_is_there_and_documented() -> None:
         maskwright.pretrian  # noqa: B018
 
 
-def test_a_run_is_the_commands_whatever_callbacks_do(
-    values: dict[str, Any], config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_the_commands_whatever_callbacks_do(values, config, tmp_path, capsys):
     folder, heard, saved = str(tmp_path / "run"), list[tuple[int, float]](), list[int]()
 
-    def spoil(record: dict[str, Any]) -> None:
+    def spoil(record):
         heard.append((record["step"], record.pop("loss")))
         record["step"] = -1
         raise ZeroDivisionError
 
-    def remember(step: int, location: str) -> None:
+    def remember(step, location):
         assert checkpoint.load(location)[0].step == step
         saved.append(step)
         sys.exit("enough")
@@ -87,7 +83,7 @@ def test_a_run_is_the_commands_whatever_callbacks_do(
     with pytest.raises(StoppedEarly) as stopped:
         maskwright.pretrain(values, folder, stop_after_steps=6, on_log=spoil, on_save=remember)
     assert stopped.value.reason == "limit" and "--stop-after-steps 6" in stopped.value.what
-    evaluated: list[int] = []
+    evaluated = []
     run = maskwright.pretrain(
         values, folder, on_log=spoil, on_evaluate=lambda one: evaluated.append(one["step"]), on_save=remember
     )
@@ -116,7 +112,7 @@ def test_a_run_is_the_commands_whatever_callbacks_do(
     assert maskwright.evaluate(run, max_rows=8).report().startswith(f"{folder} on ")
 
 
-def test_a_data_frame_takes_pandas_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_frame_takes_pandas_and_nothing_else_does(tmp_path, monkeypatch):
     (tmp_path / "config.resolved.json").write_text("{}")
     run = maskwright.Run(tmp_path)
     assert run.frame().empty
@@ -128,8 +124,8 @@ def test_a_data_frame_takes_pandas_and_nothing_else_does(tmp_path: Path, monkeyp
     assert "pip install pandas" in (refused.value.fix or "") and len(run.metrics) == 2
 
 
-def test_a_run_that_is_interrupted_is_saved_first(values: dict[str, Any], tmp_path: Path) -> None:
-    def interrupt(record: dict[str, Any]) -> None:
+def test_a_run_that_is_interrupted_is_saved_first(values, tmp_path):
+    def interrupt(record):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -139,7 +135,7 @@ def test_a_run_that_is_interrupted_is_saved_first(values: dict[str, Any], tmp_pa
     assert run.checkpoints[-1] == run.status.step > 0
 
 
-def test_errors_are_the_commands(values: dict[str, Any], tmp_path: Path) -> None:
+def test_errors_are_the_commands(values, tmp_path):
     run = str(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"^config: unknown key schedule\.stepz"):
         maskwright.pretrain({**values, "schedule.stepz": 3}, run)
@@ -155,7 +151,7 @@ def test_errors_are_the_commands(values: dict[str, Any], tmp_path: Path) -> None
         maskwright.Run("gs://bucket/run").status  # noqa: B018
     for use in (maskwright.load, maskwright.Run(run).plot, maskwright.Run(run).report):
         with pytest.raises(InputError, match="3 has no location|model: is 3"):
-            use(3)  # type: ignore[arg-type]
+            use(3)
     with pytest.raises(InputError, match=r"nowhere: there is no such folder\. Fix: make it with mkdir -p"):
         Page("<p>").save(tmp_path / "nowhere" / "page.html")
     with pytest.raises(InputError, match=r"page\.pdf: ends with \.pdf\. Fix: name a file \.html$"):
@@ -164,10 +160,10 @@ def test_errors_are_the_commands(values: dict[str, Any], tmp_path: Path) -> None
     for count in (maskwright.Store(values["data.store"]).tokens, maskwright.Store(values["data.store"]).documents):
         assert count("valid") > 0
         with pytest.raises(InputError, match=r"split: is 'foo'\. Fix: give one of train, valid"):
-            count("foo")  # type: ignore[arg-type]
+            count("foo")
 
 
-def test_of_two_processes_the_one_that_failed_says_why(values: dict[str, Any], tmp_path: Path) -> None:
+def test_of_two_processes_the_one_that_failed_says_why(values, tmp_path):
     """The launcher's own error would only say that the job failed; and a run that recovers has not failed."""
     with pytest.raises(StoreError) as refused:
         maskwright.pretrain({**values, "data.store": "nowhere"}, tmp_path / "run", processes=2)
@@ -176,7 +172,7 @@ def test_of_two_processes_the_one_that_failed_says_why(values: dict[str, Any], t
     assert run.checkpoints == [4]
 
 
-def test_keys_of_both_forms_come_together(tmp_path: Path) -> None:
+def test_keys_of_both_forms_come_together(tmp_path):
     given = {"schedule.steps": np.int64(50), "schedule": {"kind": "wsd"}, "data": {"store": maskwright.Store("s")}}
     assert nested(given) == {"schedule": {"steps": 50, "kind": "wsd"}, "data": {"store": "s"}}
     assert nested({"model.init_from": tmp_path, "optimizer": {"betas": (0.9, np.float32(0.5))}}) == {
@@ -207,15 +203,15 @@ def test_keys_of_both_forms_come_together(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_configuration_is_refused(config: Any, overrides: Any, said: str, tmp_path: Path) -> None:
+def test_what_is_no_configuration_is_refused(config, overrides, said, tmp_path):
     with pytest.raises(ConfigError, match=said):
         maskwright.pretrain(config, tmp_path / "run", overrides=overrides)
 
 
-def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp_path: Path, tokenizer: str) -> None:
+def test_arguments_that_the_command_would_not_take_are_refused(corpus, tmp_path, tokenizer):
     folder, strange = pretrained_folder(tmp_path / "model", tokenizer), dict[str, Any](device="cud")
     model = maskwright.load(folder)
-    refused: list[tuple[Callable[[], object], str]] = [
+    refused = [
         (lambda: maskwright.load(folder, **strange), "device: is 'cud'. Fix: give one of auto, cpu,"),
         (lambda: maskwright.evaluate(model, store="s", max_rows=0), "max_rows: is 0"),
         (lambda: maskwright.evaluate(model, store="s", seq_len=4096), "`seq_len` 4096 is outside the model's range"),
@@ -234,7 +230,7 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
             "a model folder names no text to evaluate on. Fix: give `store`, `blimp` or `t",
         ),
         (lambda: model.embed(["a"], max_seq_len=4), "max_seq_len: is 4. Fix: give an integer ≥ 8"),
-        (lambda: model.fill(["the <mask>."]), "text: is ['the <mask>.']. Fix: give a string"),  # type: ignore[arg-type]
+        (lambda: model.fill(["the <mask>."]), "text: is ['the <mask>.']. Fix: give a string"),
         (lambda: model.fill("the <mask>.", top=0), "top: is 0. Fix: give an integer ≥ 1"),
     ]
     for texts, said in (
@@ -272,11 +268,11 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         with pytest.raises(InputError) as error:
             use()
         assert said in str(error.value)
-    assert len(model.fill("the <mask>.", top=np.int64(2))[0]) == 2  # type: ignore[arg-type]
+    assert len(model.fill("the <mask>.", top=np.int64(2))[0]) == 2
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_that_is_taken_is_refused_in_words_for_both(corpus: Path, tmp_path: Path, tokenizer: str) -> None:
+def test_a_folder_that_is_taken_is_refused_in_words_for_both(corpus, tmp_path, tokenizer):
     folder = pretrained_folder(tmp_path / "model", tokenizer)
     for use in (
         lambda: maskwright.load(folder).export(folder),
@@ -288,7 +284,7 @@ def test_a_folder_that_is_taken_is_refused_in_words_for_both(corpus: Path, tmp_p
         assert refused.value.where == folder and (refused.value.fix or "").startswith("choose another folder")
 
 
-def test_an_encoder_without_a_head_embeds_and_nothing_else(tmp_path: Path, tokenizer: str) -> None:
+def test_an_encoder_without_a_head_embeds_and_nothing_else(tmp_path, tokenizer):
     folder = tmp_path / "model"
     weights = load_file(f"{pretrained_folder(folder, tokenizer)}/model.safetensors")
     bare = {name.removeprefix("roberta."): value for name, value in weights.items() if name.startswith("roberta.")}
@@ -300,7 +296,7 @@ def test_an_encoder_without_a_head_embeds_and_nothing_else(tmp_path: Path, token
             use()
 
 
-def _held_out(model: maskwright.Model) -> None:
+def _held_out(model):
     maskwright.evaluate(model, store="store")
 
 
@@ -318,23 +314,21 @@ def _held_out(model: maskwright.Model) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_is_the_same_in_another_process(error: MaskwrightError) -> None:
-    error.sent_by_a_library = object()  # type: ignore[attr-defined]
+def test_an_error_is_the_same_in_another_process(error):
+    error.sent_by_a_library = object()
     again = errors.from_record(json.loads(json.dumps(errors.as_record(error))))
     assert type(again) is type(error) and (str(again), again.exit_code) == (str(error), error.exit_code)
     held = {name: value for name, value in vars(error).items() if name != "sent_by_a_library"}
     assert {name: tuple(value) if name == "lines" else value for name, value in vars(again).items()} == held
 
 
-def test_no_secret_is_in_an_errors_record() -> None:
+def test_no_secret_is_in_an_errors_record():
     key = "AKIA" + "ABCDEFGHIJKLMNOP"
     error = ConfigError("is refused", where=f"s3://{key}:hidden@bucket", fix="none", lines=(f"https://u:{key}@host/",))
     assert "hidden" not in json.dumps(errors.as_record(error))
 
 
-def test_a_fine_tuned_model_predicts_as_the_command_does(
-    tmp_path: Path, tokenizer: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fine_tuned_model_predicts_as_the_command_does(tmp_path, tokenizer, capfd):
     location = str(finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer))
     (tmp_path / "texts.jsonl").write_text('{"text": "the fox saw a garden"}\n{"text": "an old house"}\n')
     model, output = maskwright.load(location), tmp_path / "said.jsonl"
@@ -360,7 +354,7 @@ def test_a_fine_tuned_model_predicts_as_the_command_does(
     scores = maskwright.evaluate(model, examples=tmp_path / "columns.csv", text_column=1, label=[0])
     assert "columns.csv: 2 examples" in scores.report()
     with pytest.raises(InputError, match="text_column: is \\[1.0\\]. Fix: give a string, or an integer, or a list"):
-        maskwright.evaluate(model, examples="x", text_column=[1.0])  # type: ignore[list-item]
+        maskwright.evaluate(model, examples="x", text_column=[1.0])
     with pytest.raises(InputError, match="without a masked-LM head"):
         model.fill("the <mask>")
     asks = maskwright.load(finished_run(tmp_path / "asks", shape("roberta", "question_answering"), tokenizer))
@@ -371,7 +365,7 @@ def test_a_fine_tuned_model_predicts_as_the_command_does(
         asks.predict([("who saw it?", "the fox")], probabilities=True)
 
 
-def test_a_fine_tuning_ends_with_its_scores(tmp_path: Path, tokenizer: str) -> None:
+def test_a_fine_tuning_ends_with_its_scores(tmp_path, tokenizer):
     task = foxes(tmp_path)
     model = pretrained_folder(tmp_path / "model", tokenizer)
     run = maskwright.finetune(str(task), str(tmp_path / "run"), overrides={"model.init_from": model})
@@ -380,7 +374,7 @@ def test_a_fine_tuning_ends_with_its_scores(tmp_path: Path, tokenizer: str) -> N
     assert scores.report() == maskwright.evaluate(run.load()).report()
 
 
-def test_text_becomes_a_store(corpus: Path, tmp_path: Path, store: TokenStore) -> None:
+def test_text_becomes_a_store(corpus, tmp_path, store):
     folder = maskwright.train_tokenizer(str(corpus), str(tmp_path / "tokenizer"), vocab_size=400, layout="sentences")
     made = maskwright.prepare([str(corpus)], folder, str(tmp_path / "store"), valid_fraction=0.1, layout="sentences")
     assert made.documents() + made.documents("valid") == 300
@@ -405,10 +399,8 @@ def test_text_becomes_a_store(corpus: Path, tmp_path: Path, store: TokenStore) -
         (maskwright.evaluate, "evaluate", {}, {"layout", "page"}),
     ],
 )
-def test_python_has_the_options_of_the_command(
-    function: Callable[..., object], words: str, named_otherwise: dict[str, str], only_there: set[str]
-) -> None:
-    command: Any = get_command(app)
+def test_python_has_the_options_of_the_command(function, words, named_otherwise, only_there):
+    command = get_command(app)
     for word in words.split():
         command = command.commands[word]
     typed = {named_otherwise.get(each.name, each.name) for each in command.params} - only_there - {"as_json"}

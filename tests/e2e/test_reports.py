@@ -1,20 +1,15 @@
 """What a run says of itself for whoever wonders where its time and memory go."""
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.tasks.pretrain.run import pretrain
 from maskwright.training.stop import StopRequest
 
 
-def test_a_run_writes_where_its_time_goes_and_a_trace_on_request(
-    config: Callable[..., RunConfig], tmp_path: Path
-) -> None:
+def test_a_run_writes_where_its_time_goes_and_a_trace_on_request(config, tmp_path):
     run = tmp_path / "run"
     pretrain(config(), str(run), stop_request=StopRequest(profile_steps=2))
     report = json.loads((run / "engine.json").read_text())
@@ -27,7 +22,7 @@ def test_a_run_writes_where_its_time_goes_and_a_trace_on_request(
     assert len(multiplications) == 2 * 2 * (2 * 4 + 2)
 
 
-def test_a_jax_run_writes_what_it_compiled(config: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_a_jax_run_writes_what_it_compiled(config, tmp_path):
     pytest.importorskip("jax", reason="needs the extra jax")
     from reference import parity
 
@@ -43,9 +38,7 @@ def test_a_jax_run_writes_what_it_compiled(config: Callable[..., RunConfig], tmp
     assert list((run / "profile").rglob("*.xplane.pb"))
 
 
-def test_without_the_request_or_the_steps_there_is_no_trace(
-    config: Callable[..., RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_request_or_the_steps_there_is_no_trace(config, tmp_path, capsys):
     run = tmp_path / "run"
     pretrain(config(**{"schedule.steps": 8}), str(run))
     assert not (run / "profile").exists()

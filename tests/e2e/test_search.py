@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from maskwright.core.errors import HealthError, InputError
 from maskwright.labels.example import Example
 from maskwright.labels.ranking import ranked, record_of_scores
 from maskwright.labels.retrieval import read_collection
-from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.search import finetune
 from maskwright.tasks.search.finetune import finetune_for_search
@@ -25,7 +24,7 @@ LETTERS = ["fox", "garden", "house", "river", "blue", "rained", "again", "letter
 FILLERS = ["the", "a", "was", "near", "and"]
 
 
-def task_of(folder: Path, tokenizer: str, *, steps: int = 60, learning_rate: float = 2e-3) -> RetrievalConfig:
+def task_of(folder, tokenizer, *, steps=60, learning_rate=2e-3):
     """A retrieval task that only training can solve: a question shares but a filler with the passage that answers."""
     model = finished_run(folder / "model", SHAPES["roberta"], tokenizer)
     pairs = list(zip(LETTERS[::2], LETTERS[1::2], strict=True))
@@ -55,7 +54,7 @@ def task_of(folder: Path, tokenizer: str, *, steps: int = 60, learning_rate: flo
     return config
 
 
-def test_it_learns_to_search_twice_alike_and_begins_again(tokenizer: str, tmp_path: Path) -> None:
+def test_it_learns_to_search_twice_alike_and_begins_again(tokenizer, tmp_path):
     config = task_of(tmp_path, tokenizer)
     prompts = {"query": "blue ", "document": "river "}
     own = tmp_path / "model" / "tokenizer" / "config_sentence_transformers.json"
@@ -97,7 +96,7 @@ def test_it_learns_to_search_twice_alike_and_begins_again(tokenizer: str, tmp_pa
         finetune_for_search(config, str(tmp_path / "model"))
 
 
-def test_vectors_that_are_not_finite_score_nothing(tokenizer: str, tmp_path: Path) -> None:
+def test_vectors_that_are_not_finite_score_nothing(tokenizer, tmp_path):
     config = task_of(tmp_path, tokenizer, steps=12, learning_rate=1e30)
     with pytest.raises(HealthError, match="its vectors are not finite.*set a lower optimizer.learning_rate") as caught:
         finetune_for_search(config, str(tmp_path / "run"))
@@ -107,9 +106,7 @@ def test_vectors_that_are_not_finite_score_nothing(tokenizer: str, tmp_path: Pat
     assert all(np.isfinite(line["loss"]) for line in RunDirectory(str(tmp_path / "run")).read_metrics())
 
 
-def test_the_command_and_what_it_refuses(
-    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_and_what_it_refuses(tokenizer, tmp_path, capsys, monkeypatch):
     task_of(tmp_path, tokenizer, steps=3)
     task, run = str(tmp_path / "search.yaml"), str(tmp_path / "run")
     assert command(["finetune", task, "--run", run, "--dry-run", "--json"]) == 0
@@ -120,10 +117,10 @@ def test_the_command_and_what_it_refuses(
     assert "error: --processes: is not for task.kind retrieval, which sentence-t" in capsys.readouterr().err
 
     # It gives signs of life after each batch, of an update and of texts, however seldom it writes a line.
-    told: list[tuple[str, int]] = []
+    told = []
     write = RunDirectory.write_status
 
-    def keep(directory: RunDirectory, status: Status) -> None:
+    def keep(directory, status):
         told.append((status.phase, status.step))
         write(directory, status)
 

@@ -24,7 +24,7 @@ RECIPE = {
 
 
 @pytest.mark.long
-def test_the_speedrun_trains_judges_and_goes_on(corpus: Path, tmp_path: Path) -> None:
+def test_the_speedrun_trains_judges_and_goes_on(corpus, tmp_path):
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
     words = [sys.executable, ROOT / "benchmarks" / "speedrun", "own", "tiny.yaml", "--text", corpus, "--target", "5.9"]
     for _ in range(2):

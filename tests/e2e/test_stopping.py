@@ -8,21 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import warm
 from command_line import COMMAND, maskwright, write_config
 from injection import injected
 
-from maskwright.data.store import TokenStore
 from maskwright.prove.verify_resume import compare, compare_results
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 
-def wait_for(condition: Any, process: subprocess.Popen[Any], seconds: float = 300.0) -> None:
+def wait_for(condition, process, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -30,7 +27,7 @@ def wait_for(condition: Any, process: subprocess.Popen[Any], seconds: float = 30
         time.sleep(0.01)
 
 
-def start(folder: Path, **schedule: object) -> subprocess.Popen[str]:
+def start(folder, **schedule):
     """A run that would take minutes, saved only when asked; returned once it trains."""
     process = warm.Popen(
         [*COMMAND, "pretrain", "run.yaml", "--run", "run", "--set", "checkpoint.save_every_steps=null"],
@@ -43,11 +40,11 @@ def start(folder: Path, **schedule: object) -> subprocess.Popen[str]:
     return process
 
 
-def saved(folder: Path, run: str = "run") -> list[int]:
+def saved(folder, run="run"):
     return checkpoint.whole_steps(str(folder / run / "checkpoints"))
 
 
-def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_path: Path) -> None:
+def test_a_run_saves_and_stops_when_asked_from_outside(store, tmp_path):
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)
     process = start(tmp_path)
     assert saved(tmp_path) == []
@@ -66,9 +63,7 @@ def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_stop_that_is_asked_for_as_an_engine_ends_the_run_is_final(
-    store: TokenStore, tmp_path: Path, number: int
-) -> None:
+def test_a_stop_that_is_asked_for_as_an_engine_ends_the_run_is_final(store, tmp_path, number):
     """It is not lost with the process: the engine, which starts the run again after 75 or a kill, gets 76."""
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)
     process = start(tmp_path)
@@ -92,7 +87,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_a_closed_terminal_saves_a_run(store: TokenStore, tmp_path: Path) -> None:
+def test_a_closed_terminal_saves_a_run(store, tmp_path):
     """The kernel hangs up the terminal, as it does when ssh loses its connection; under nohup nothing is noticed."""
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)
     words = [*COMMAND, "pretrain", "run.yaml", "--set", "checkpoint.save_every_steps=null", "--run"]
@@ -117,7 +112,7 @@ def test_a_closed_terminal_saves_a_run(store: TokenStore, tmp_path: Path) -> Non
     assert (status["exit"], status["reason"]) == (75, "signal") and saved(tmp_path) == [status["step"]]
 
 
-def test_a_killed_run_is_not_waited_for(store: TokenStore, tmp_path: Path) -> None:
+def test_a_killed_run_is_not_waited_for(store, tmp_path):
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)
     process = start(tmp_path)
     process.kill()
@@ -146,7 +141,7 @@ IN_A_PHASE = [
 ]
 
 
-def test_a_run_that_meets_a_signal_in_every_phase_ends_in_the_same_bits(store: TokenStore, tmp_path: Path) -> None:
+def test_a_run_that_meets_a_signal_in_every_phase_ends_in_the_same_bits(store, tmp_path):
     write_config(tmp_path / "run.yaml", store.location, steps=40, warmup_steps=6)
     words = ("pretrain", "run.yaml", "--set", "checkpoint.save_every_steps=5", "--set", "evaluation.every_steps=20")
     words = (*words, "--set", "evaluation.max_rows=16")
@@ -165,7 +160,7 @@ def test_a_run_that_meets_a_signal_in_every_phase_ends_in_the_same_bits(store: T
     assert tensors > 0 and lines > 0 and differences == []
 
 
-def test_a_signal_in_an_export_leaves_nothing(store: TokenStore, tmp_path: Path) -> None:
+def test_a_signal_in_an_export_leaves_nothing(store, tmp_path):
     write_config(tmp_path / "run.yaml", store.location)
     maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 1, cwd=tmp_path, code=76)
     before = set(tmp_path.iterdir())
@@ -174,7 +169,7 @@ def test_a_signal_in_an_export_leaves_nothing(store: TokenStore, tmp_path: Path)
     assert set(tmp_path.iterdir()) == before
 
 
-def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> None:
+def test_verify_resume_proves_a_job_exact(store, tmp_path):
     write_config(tmp_path / "run.yaml", store.location, steps=5000, warmup_steps=500)
     # The last kill comes after step 27: the run is not over before it, also on a busy machine.
     command = ("verify-resume", "run.yaml", "--steps", 48, "--kills", 3, "--to", "work", "--json")
@@ -200,7 +195,7 @@ def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_verify_resume_takes_fine_tuning(tokenizer: str, tmp_path: Path) -> None:
+def test_verify_resume_takes_fine_tuning(tokenizer, tmp_path):
     for name in ("train", "test"):
         lines = (f"the {name} {n},{n % 3}\n" for n in range(60))
         (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(lines))
@@ -221,7 +216,7 @@ def test_verify_resume_takes_fine_tuning(tokenizer: str, tmp_path: Path) -> None
     assert compare_results(straight, killed) == (3, ["predictions-test.json differs"])
 
 
-def test_a_lost_terminal_does_not_cost_the_work(store: TokenStore, tmp_path: Path) -> None:
+def test_a_lost_terminal_does_not_cost_the_work(store, tmp_path):
     """As of `maskwright pretrain … 2>&1 | tee log` after Ctrl-C, which tee does not survive."""
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)
     process = start(tmp_path)
@@ -235,7 +230,7 @@ def test_a_lost_terminal_does_not_cost_the_work(store: TokenStore, tmp_path: Pat
 @pytest.mark.parametrize(
     "call", ["maskwright.tasks.start.train:make_job", "maskwright.engines.torch.engine:gemm_ceiling"]
 )
-def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: Path, call: str) -> None:
+def test_the_grace_period_ends_a_start_that_hangs(store, tmp_path, call):
     write_config(tmp_path / "run.yaml", store.location)
     arguments = ["pretrain", "run.yaml", "--run", "run", "--set", "checkpoint.grace_seconds=1"]
     command = injected({"call": call, "number": 1, "do": "hang", "sign": str(tmp_path / "hangs")}, *arguments)
@@ -247,7 +242,7 @@ def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: P
     assert process.returncode == 75
 
 
-def test_who_lost_its_folder_stops_and_writes_no_more(store: TokenStore, tmp_path: Path) -> None:
+def test_who_lost_its_folder_stops_and_writes_no_more(store, tmp_path):
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)
     process = start(tmp_path)
     lease = tmp_path / "run" / "lease.json"

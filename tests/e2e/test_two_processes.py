@@ -6,10 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,6 @@ from private_network import TwoHosts, wait_until, why_not
 
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.data.store import TokenStore
 from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
@@ -43,7 +40,7 @@ HURRIED = [
     "from maskwright.cli.main import main; main()",
 ]
 """The command, when it waits two seconds for the other processes."""
-KEYS: dict[str, Any] = {"optimizer.learning_rate": 1e-3, "evaluation.every_steps": 5, "engine.devices": 2}
+KEYS = {"optimizer.learning_rate": 1e-3, "evaluation.every_steps": 5, "engine.devices": 2}
 KEYS |= {"checkpoint.save_every_steps": 4, "checkpoint.keep": 9}
 PHASES = [{"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3}]
 
@@ -54,7 +51,7 @@ class Ended:
     said: str
 
     @property
-    def last(self) -> str:
+    def last(self):
         return self.said.strip().splitlines()[-1]
 
 
@@ -67,9 +64,7 @@ class Hosts:
     environment: dict[str, str]
     kind: str
 
-    def start(
-        self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
-    ) -> list[Ended]:
+    def start(self, run, both=(), *, own=((), ()), fault=None):
         """`own`: arguments of each process alone; `fault`: what rank 1 meets (`injection.install`)."""
         port, processes = free_port(), []
         for rank, arguments in enumerate(own):
@@ -79,19 +74,19 @@ class Hosts:
             processes.append(self._start(words, f"host{rank}", one_of_two(rank, port)))
         return self._ended(processes)
 
-    def each_without_the_other(self, run: str) -> list[Ended]:
+    def each_without_the_other(self, run):
         """Process 0 and process 1, each with an address of its own, where the other never comes."""
         words = [*HURRIED, *self._pretrain(run)]
         return self._ended([self._start(words, ".", one_of_two(rank, free_port())) for rank in range(2)])
 
-    def alone(self, run: str, *arguments: str) -> Ended:
+    def alone(self, run, *arguments):
         (self.folder / "alone").mkdir()
         return self._ended([self._start([*COMMAND, *self._pretrain(run), *arguments], "alone", {})])[0]
 
-    def _pretrain(self, run: str) -> list[str]:
+    def _pretrain(self, run):
         return ["pretrain", str(self.folder / "run.yaml"), "--run", run, "--set", f"data.store={self.store}"]
 
-    def _start(self, command: list[str], folder: str, several: dict[str, str]) -> subprocess.Popen[str]:
+    def _start(self, command, folder, several):
         return warm.Popen(
             command,
             cwd=self.folder / folder,
@@ -101,7 +96,7 @@ class Hosts:
             text=True,
         )
 
-    def _ended(self, processes: list[subprocess.Popen[str]]) -> list[Ended]:
+    def _ended(self, processes):
         """All of them; who does not end in time is killed, and has the code of that."""
         deadline, ended = time.monotonic() + LONG_ENOUGH_SECONDS, []
         for process in processes:
@@ -112,18 +107,16 @@ class Hosts:
                 ended.append(Ended(process.wait(), process.stderr.read() if process.stderr else ""))
         return ended
 
-    def run(self, name: str) -> RunDirectory:
+    def run(self, name):
         return RunDirectory(str(self.folder / name))
 
 
-def one_of_two(rank: int, port: str) -> dict[str, str]:
+def one_of_two(rank, port):
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
 
 
 @pytest.fixture(scope="module", params=[pytest.param("jax", marks=JAX), "torch"])
-def hosts(
-    request: pytest.FixtureRequest, store: TokenStore, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Hosts]:
+def hosts(request, store, tmp_path_factory):
     folder, phases = tmp_path_factory.mktemp("hosts"), PHASES if request.param == "torch" else []  # JAX compiles each
     config = small_config(store.location, **KEYS, **{"engine.kind": request.param}, phases=phases)
     (folder / "run.yaml").write_text(config.model_dump_json())
@@ -132,18 +125,18 @@ def hosts(
     yield Hosts(folder, store.location, kept, request.param)
 
 
-def codes(ended: list[Ended]) -> list[int]:
+def codes(ended):
     return [process.code for process in ended]
 
 
-def same(one: RunDirectory, other: RunDirectory) -> None:
+def same(one, other):
     tensors, lines, differences = compare(one, other)
     assert tensors > 50 and lines > 5 and differences == []
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("hosts", [pytest.param("jax", marks=JAX)], indirect=True)  # of torch each has one device
-def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> None:
+def test_two_processes_of_four_devices_end_like_one_of_eight(hosts):
     keys = ("engine.devices=8", "engine.sharding=fsdp", "batch.virtual_workers=8", "batch.micro_batch_rows=1")
     arguments = [word for key in (*keys, "schedule.steps=6") for word in ("--set", key)]
     assert hosts.alone("run", *arguments).code == 0
@@ -164,7 +157,7 @@ def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> No
     assert "pretrain" not in ended[1].said and "held-out" not in ended[1].said
 
 
-def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
+def test_stopped_killed_and_continued_together(hosts):
     assert codes(hosts.start("straight")) == [0, 0]
     straight, bothered = hosts.run("host0/straight"), hosts.run("host0/bothered")
 
@@ -204,9 +197,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     assert ended[1].last.startswith("error: rank 0: ")
 
 
-def test_what_fails_in_one_ends_both_before_anything_is_written(
-    hosts: Hosts, corpus: Path, tokenizer: str, tmp_path: Path
-) -> None:
+def test_what_fails_in_one_ends_both_before_anything_is_written(hosts, corpus, tokenizer, tmp_path):
     other = str(tmp_path / "other")
     prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, other, PrepareOptions(valid_fraction=0.2)))
     cases = [
@@ -224,7 +215,7 @@ def test_what_fails_in_one_ends_both_before_anything_is_written(
     assert not list(hosts.folder.glob("host*/refused"))
 
 
-def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_path: Path) -> None:
+def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts, tmp_path):
     sign = tmp_path / "waits"
     fault = {"call": MEET[hosts.kind], "number": 1, "do": "nothing", "sign": str(sign)}
     process = warm.Popen(
@@ -246,7 +237,7 @@ def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts: Hosts) -> None:
+def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts):
     ended = hosts.each_without_the_other("lonely")
     assert codes(ended) == [75, 75], ended
     for process in ended:
@@ -264,9 +255,7 @@ def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts: H
 
 
 @pytest.mark.skipif(bool(reason := why_not("ip")), reason=str(reason))
-def test_hosts_with_names_of_loopback_find_each_other_and_notice_when_one_vanishes(
-    store: TokenStore, tmp_path: Path
-) -> None:
+def test_hosts_with_names_of_loopback_find_each_other_and_notice_when_one_vanishes(store, tmp_path):
     """Two processes on each. Its packets are dropped, so that no message says that it is gone. 90 s are 6 here."""
     impatient = "from maskwright.engines.torch import connections\n"
     impatient += "connections.VANISHED_SECONDS, connections.PROBE_SECONDS = 6, 1\n"

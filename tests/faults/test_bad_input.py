@@ -4,15 +4,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from finetuned import finished_run, foxes, shape
-from in_process import SHAPE, Cli, ConfigFile
+from in_process import SHAPE
 from safetensors.numpy import save_file
 
 import maskwright
@@ -23,13 +21,12 @@ from maskwright.model.config import ModelConfig
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export.hugging_face import _write_tokenizer
-from maskwright.tasks.models.load import TrainedModel
 from maskwright.training.tensor_file import write_tensors
 
 # ---- text and tokens -----------------------------------------------------------------------------------------------
 
 
-def test_text_that_is_not_utf8(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
+def test_text_that_is_not_utf8(cli, tokenizer, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nbad \xe9 here\n")
     for command in (
         ("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out"),
@@ -44,7 +41,7 @@ def test_text_that_is_not_utf8(cli: Cli, tokenizer: str, tmp_path: Path) -> None
     assert told.count("is not UTF-8") == 10 and told.count("more are not shown") == 1
 
 
-def test_empty_file_and_zero_documents(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
+def test_empty_file_and_zero_documents(cli, tokenizer, tmp_path):
     for name, content, words in (
         ("a.txt", "", "is empty"),
         ("a.txt", "\n \n\n", "holds no text"),
@@ -56,7 +53,7 @@ def test_empty_file_and_zero_documents(cli: Cli, tokenizer: str, tmp_path: Path)
         assert not (tmp_path / "out").exists()
 
 
-def test_unreadable_paths(cli: Cli, tokenizer: str, tmp_path: Path, config_file: ConfigFile) -> None:
+def test_unreadable_paths(cli, tokenizer, tmp_path, config_file):
     missing = tmp_path / "missing"
     for command in (
         ("data", "audit", missing),
@@ -76,7 +73,7 @@ def test_unreadable_paths(cli: Cli, tokenizer: str, tmp_path: Path, config_file:
         assert not (tmp_path / "out").exists(), command
 
 
-def test_a_name_that_is_not_utf8(cli: Cli, tmp_path: Path, config_file: ConfigFile) -> None:
+def test_a_name_that_is_not_utf8(cli, tmp_path, config_file):
     name = os.fsdecode(b"caf\xe9")
     (tmp_path / f"{name}.txt").write_text("A dog.\n")
     for command in (("data", "audit", tmp_path), ("pretrain", config_file(), "--run", tmp_path / name)):
@@ -88,7 +85,7 @@ def test_a_name_that_is_not_utf8(cli: Cli, tmp_path: Path, config_file: ConfigFi
     assert Path(directory.path("log.txt")).read_text().endswith("warning: caf\\udce9 is damaged\n")
 
 
-def test_failed_preparation_leaves_no_folders(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
+def test_failed_preparation_leaves_no_folders(cli, tokenizer, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "half \\ud800"}\n')
     command = ("data", "prepare", tmp_path / "a.jsonl", "--tokenizer", tokenizer, "--to", tmp_path / "deep/er/store")
     result = cli(*command)
@@ -97,7 +94,7 @@ def test_failed_preparation_leaves_no_folders(cli: Cli, tokenizer: str, tmp_path
     assert cli("data", "audit", tmp_path / "a.jsonl").out.count("encoding faults: 1") == 1
 
 
-def test_literal_special_tokens_are_reported_and_stay_text(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
+def test_literal_special_tokens_are_reported_and_stay_text(cli, tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(f"literal <mask> and <s> number {n}" for n in range(40)))
     audited = cli("data", "audit", tmp_path / "a.txt", "--json")
     finding = json.loads(audited.out)["findings"]["documents with literal special tokens"]
@@ -123,9 +120,7 @@ def test_literal_special_tokens_are_reported_and_stay_text(cli: Cli, tokenizer: 
 # ---- configuration -------------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_is_a_test_set_only(
-    cli: Cli, corpus: Path, tokenizer: str, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_a_store_that_is_a_test_set_only(cli, corpus, tokenizer, folder, config_file, tmp_path):
     to = ("--tokenizer", tokenizer, "--to", tmp_path / "all", "--valid-fraction", 1)
     made = json.loads(cli("data", "prepare", corpus, *to, "--json").out)
     assert (made["splits"]["train"]["documents"], made["splits"]["valid"]["documents"]) == (0, 300)
@@ -149,28 +144,28 @@ def test_a_store_that_is_a_test_set_only(
         ("/hub/models--FacebookAI--roberta-base/snapshots/e2", "FacebookAI/roberta-base"),
     ],
 )
-def test_the_base_model_is_named_without_its_path(folder: str, name: str) -> None:
+def test_the_base_model_is_named_without_its_path(folder, name):
     from maskwright.tasks.export.hugging_face import _base_name
 
     assert _base_name(folder) == name
 
 
-def change(folder: Path, **keys: object) -> None:
+def change(folder, **keys):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **keys}))
 
 
-def spoil_vocabulary(folder: Path) -> str:
+def spoil_vocabulary(folder):
     change(folder, vocab_size=300)
     parameters = initial_parameters(ModelConfig(300, 32, 2, 2, 64, 34), 0)
     save_file(parameters, str(folder / "model.safetensors"))
     return "has 400 tokens, but the model in"
 
 
-def config_fault(words: str, **keys: object) -> Callable[[Path], str]:
+def config_fault(words, **keys):
     """Spoils config.json with `keys`; `words` are what the error must then say."""
 
-    def spoil(folder: Path) -> str:
+    def spoil(folder):
         change(folder, **keys)
         return words
 
@@ -178,21 +173,21 @@ def config_fault(words: str, **keys: object) -> Callable[[Path], str]:
     return spoil
 
 
-def spoil_missing(folder: Path) -> str:
+def spoil_missing(folder):
     parameters = initial_parameters(SHAPE, 0)
     parameters.pop("lm_head.dense.weight")
     save_file(parameters, str(folder / "model.safetensors"))
     return "has no tensor lm_head.dense.weight"
 
 
-def spoil_head(folder: Path) -> str:
+def spoil_head(folder):
     """As `RobertaForSequenceClassification` saves it."""
     kept = {name: value for name, value in initial_parameters(SHAPE, 0).items() if name.startswith("roberta.")}
     save_file({**kept, "classifier.out_proj.bias": np.zeros(2, np.float32)}, str(folder / "model.safetensors"))
     return "has no tensor lm_head.dense.weight. Fix: continue from a masked-LM folder (RobertaForMaskedLM)"
 
 
-def spoil_bare(folder: Path) -> str:
+def spoil_bare(folder):
     """As `RobertaModel` saves it."""
     parameters = initial_parameters(SHAPE, 0).items()
     bare = {name.removeprefix("roberta."): value for name, value in parameters if name.startswith("roberta.")}
@@ -200,12 +195,12 @@ def spoil_bare(folder: Path) -> str:
     return "is a bare encoder, saved without its masked-LM head: it has embeddings.word_embeddings.weight, not roberta."
 
 
-def spoil_extra(folder: Path) -> str:
+def spoil_extra(folder):
     save_file({**initial_parameters(SHAPE, 0), "extra": np.zeros(3, np.float32)}, str(folder / "model.safetensors"))
     return "that its architecture lacks: extra"
 
 
-def spoil_part(folder: Path) -> str:
+def spoil_part(folder):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001.safetensors"}}')
     return "model-00001.safetensors: is missing"
@@ -224,9 +219,7 @@ def spoil_part(folder: Path) -> str:
         *(spoil_missing, spoil_head, spoil_bare, spoil_extra, spoil_part),
     ],
 )
-def test_bad_model_folders(
-    spoil: Callable[[Path], str], cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_bad_model_folders(spoil, cli, folder, config_file, tmp_path):
     words = spoil(folder)
     for how in ((), ("--dry-run",)):
         result = cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out", *how)
@@ -234,20 +227,20 @@ def test_bad_model_folders(
         assert not (tmp_path / "out").exists()
 
 
-def test_a_head_may_begin_anew(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_a_head_may_begin_anew(cli, folder, config_file, tmp_path):
     spoil_bare(folder)
     config = config_file(model={"init_from": str(folder), "new_head": True})
     assert cli("pretrain", config, "--run", tmp_path / "out").code == 0
     assert cli("evaluate", tmp_path / "out", "--device", "cpu").code == 0
 
 
-def test_fill_needs_a_mask_and_a_text_that_fits(cli: Cli, folder: Path) -> None:
+def test_fill_needs_a_mask_and_a_text_that_fits(cli, folder):
     assert "no <mask>" in cli("fill", folder, "nothing hidden").error
     assert "  '!' 0%" in cli("fill", folder, "a <mask>", "--top", 400).out
     assert f"{folder} reads 32" in cli("fill", folder, "word " * 60 + "<mask>").error
 
 
-def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path: Path) -> None:
+def test_evaluate_measures_one_thing_at_a_time(cli, folder, tmp_path):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text("A foxes saw .\nA fox saw .\n")
     assert "one at a time" in cli("evaluate", folder, "--blimp", pairs, "--text", pairs).error
@@ -273,14 +266,12 @@ def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path:
 
 
 @pytest.fixture
-def finished(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> Path:
+def finished(cli, config_file, tmp_path):
     assert cli("pretrain", config_file(), "--run", tmp_path / "run").code == 0
     return tmp_path / "run"
 
 
-def test_a_run_of_the_other_kind_of_training_is_refused(
-    cli: Cli, finished: Path, config_file: ConfigFile, tokenizer: str, tmp_path: Path
-) -> None:
+def test_a_run_of_the_other_kind_of_training_is_refused(cli, finished, config_file, tokenizer, tmp_path):
     """In place of a list of what their configurations do not share."""
     tuned = finished_run(tmp_path / "tuned", shape("roberta", "single_label_classification"), tokenizer)
     for how in ((), ("--dry-run",)):
@@ -291,13 +282,11 @@ def test_a_run_of_the_other_kind_of_training_is_refused(
         assert (taken.code, f"{tuned}: is a run of fine-tuning, not of pretraining" in taken.error) == (2, True)
 
 
-def test_a_dry_run_refuses_what_the_start_refuses(
-    cli: Cli, finished: Path, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_refuses_what_the_start_refuses(cli, finished, config_file, tmp_path, monkeypatch):
     """In the same words, and neither changes anything."""
     new = tmp_path / "new"
 
-    def refused(run: Path, code: int, says: str, **sections: dict[str, object]) -> None:
+    def refused(run, code, says, **sections):
         before = everything(run)
         start, dry = (cli("pretrain", config_file(**sections), "--run", run, *how) for how in ((), ("--dry-run",)))
         assert says in start.error
@@ -316,7 +305,7 @@ def test_a_dry_run_refuses_what_the_start_refuses(
     refused(finished, 1, "its checkpoints are gone")
 
 
-def test_colleagues_can_read_an_export(cli: Cli, finished: Path, tmp_path: Path) -> None:
+def test_colleagues_can_read_an_export(cli, finished, tmp_path):
     umask = os.umask(0o022)
     try:
         assert cli("export", finished, "--to", tmp_path / "model").code == 0
@@ -327,17 +316,17 @@ def test_colleagues_can_read_an_export(cli: Cli, finished: Path, tmp_path: Path)
     assert len(modes) >= 5 and set(modes.values()) == {"0o644"}, modes
 
 
-def lifted(offset: float) -> Callable[..., str]:
+def lifted(offset):
     """Writes weights whose logits are all that much higher."""
 
-    def write(path: str, tensors: Mapping[str, np.ndarray], *more: Any) -> str:
+    def write(path, tensors, *more):
         raised = tensors["lm_head.bias"] + np.float32(offset)
         return write_tensors(path, {**tensors, "lm_head.bias": raised}, *more)
 
     return write
 
 
-def other_ids(model: TrainedModel, folder: str) -> None:
+def other_ids(model, folder):
     """Writes a tokenizer of which two frequent tokens have each other's id."""
     _write_tokenizer(model, folder)
     path = Path(folder, "tokenizer.json")
@@ -355,9 +344,7 @@ def other_ids(model: TrainedModel, folder: str) -> None:
         ("_write_tokenizer", other_ids, "transformers tokenizes 'Hello, world!' to"),
     ],
 )
-def test_export_that_is_wrong_by_a_little_is_refused(
-    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, worse: Any, said: str | None
-) -> None:
+def test_export_that_is_wrong_by_a_little_is_refused(cli, folder, tmp_path, monkeypatch, part, worse, said):
     """By command and from Python."""
     monkeypatch.setattr(f"maskwright.tasks.export.hugging_face.{part}", worse)
     result = cli("export", folder, "--to", tmp_path / "out")
@@ -369,9 +356,7 @@ def test_export_that_is_wrong_by_a_little_is_refused(
     assert {path.name for path in tmp_path.iterdir()} == {"model", *(() if said else ("out", "again"))}
 
 
-def test_export_of_weights_that_grew_too_large_says_so(
-    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_of_weights_that_grew_too_large_says_so(cli, folder, tmp_path, monkeypatch):
     """As Muon leaves them without enough weight decay."""
     large = {name: value * 12 if value.ndim == 2 else value for name, value in initial_parameters(SHAPE, 0).items()}
     save_file(large, str(folder / "model.safetensors"))
@@ -381,13 +366,13 @@ def test_export_of_weights_that_grew_too_large_says_so(
     assert re.search(r"Fix: train with a higher optimizer.weight_decay.* is 0\.24, 12 times", result.error)
 
 
-def test_debug_shows_the_traceback_and_changes_nothing_else(cli: Cli, tmp_path: Path) -> None:
+def test_debug_shows_the_traceback_and_changes_nothing_else(cli, tmp_path):
     plain, debug = (cli(*word, "data", "verify", tmp_path / "missing") for word in ((), ("--debug",)))
     assert plain.code == debug.code == 2
     assert debug.err.startswith("Traceback") and debug.err.endswith(plain.err)
 
 
-def test_weights_whose_logits_are_not_finite_are_not_exported(cli: Cli, folder: Path, tmp_path: Path) -> None:
+def test_weights_whose_logits_are_not_finite_are_not_exported(cli, folder, tmp_path):
     parameters = initial_parameters(SHAPE, 0)
     parameters["lm_head.dense.weight"][3] = 3e38  # finite, and no product with it is
     save_file(parameters, str(folder / "model.safetensors"))
@@ -396,7 +381,7 @@ def test_weights_whose_logits_are_not_finite_are_not_exported(cli: Cli, folder: 
     assert not list(tmp_path.glob("out*"))
 
 
-def test_a_last_update_that_ruins_the_weights_is_not_saved(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_a_last_update_that_ruins_the_weights_is_not_saved(cli, config_file, tmp_path):
     """No later loss would show it: the check before the save does."""
     ruin = config_file(optimizer={"learning_rate": 1e38}, schedule={"steps": 1}, engine={"dtype": "fp32"})
     result = cli("pretrain", ruin, "--run", tmp_path / "out")
@@ -407,21 +392,19 @@ def test_a_last_update_that_ruins_the_weights_is_not_saved(cli: Cli, config_file
         assert "NaN" not in line
 
 
-def test_batch_without_a_masked_token_is_refused(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_batch_without_a_masked_token_is_refused(cli, config_file, tmp_path):
     nothing = config_file(masking={"rate": 1e-9}, batch={"micro_batch_rows": 1}, schedule={"steps": 30})
     result = cli("pretrain", nothing, "--run", tmp_path / "out")
     assert (result.code, "no token was masked in the last 10 global batches. Fix" in result.error) == (3, True)
 
 
-def test_a_configuration_inside_the_run_directory_is_used(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_a_configuration_inside_the_run_directory_is_used(cli, config_file, tmp_path):
     (tmp_path / "run").mkdir()
     inside = config_file().rename(tmp_path / "run" / "config.yaml")
     assert cli("pretrain", inside, "--run", tmp_path / "run").code == 0
 
 
-def test_what_a_killed_start_leaves_is_no_obstacle(
-    cli: Cli, config_file: ConfigFile, corpus: Path, tokenizer: str, tmp_path: Path
-) -> None:
+def test_what_a_killed_start_leaves_is_no_obstacle(cli, config_file, corpus, tokenizer, tmp_path):
     (tmp_path / "run").mkdir()
     for name in ("lock", "environment.json.tmp-77", "config.yaml"):
         (tmp_path / "run" / name).write_text("")
@@ -435,9 +418,7 @@ def test_what_a_killed_start_leaves_is_no_obstacle(
     assert "holds tokenizer" in cli("pretrain", config_file(), "--run", tmp_path / "mine").error
 
 
-def test_a_continued_run_keeps_its_precision_and_needs_no_base(
-    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_continued_run_keeps_its_precision_and_needs_no_base(cli, folder, config_file, tmp_path, monkeypatch):
     from maskwright.machine import hardware
 
     file = config_file(model={"init_from": str(folder)})
@@ -450,7 +431,7 @@ def test_a_continued_run_keeps_its_precision_and_needs_no_base(
     assert cli("pretrain", file, "--run", tmp_path / "out", "--dry-run").code == 0
 
 
-def test_nan_stops_before_the_update(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_nan_stops_before_the_update(cli, folder, config_file, tmp_path):
     parameters = initial_parameters(SHAPE, 0)
     parameters["lm_head.dense.weight"][3] = 3e38  # finite, and no product with it is
     save_file(parameters, str(folder / "model.safetensors"))
@@ -464,20 +445,20 @@ def test_nan_stops_before_the_update(cli: Cli, folder: Path, config_file: Config
 # ---- records of runs -----------------------------------------------------------------------------------------------
 
 
-def everything(folder: Path) -> dict[Path, bytes]:
+def everything(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "lock"}
 
 
-def without(key: str) -> Callable[[dict[str, Any]], Any]:
+def without(key):
     return lambda record: {name: value for name, value in record.items() if name != key}
 
 
-def shaped(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+def shaped(**changes):
     return lambda record: record | {"model": (record["model"] | changes) if changes else {}}
 
 
 NO_SHAPE = "its `model` is not the shape of a model"
-SPOILT: list[tuple[Callable[[Any], Any] | str, str]] = [
+SPOILT = [
     (lambda record: record | {"format": 1}, "has format 1, but this version reads 2. Fix: use maskwright 0.3.0, which"),
     (lambda record: [], "is not a run's record"),
     (lambda record: None, "is not a run's record"),
@@ -491,7 +472,7 @@ SPOILT: list[tuple[Callable[[Any], Any] | str, str]] = [
 ]
 
 
-def test_a_record_that_is_something_else(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_a_record_that_is_something_else(cli, config_file, tmp_path):
     run, model = tmp_path / "run", tmp_path / "model"
     assert cli("pretrain", config_file(), "--run", run, "--stop-after-steps", 1).code == 76
     path = run / "config.resolved.json"

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -51,7 +50,7 @@ COMMANDS = {
 WORDS = ("The", "dog", "that", "saw", "a", "stone", "near", "one", "bridge", "was", "not", "what", "we", "had", "lost")
 
 
-def made_text(path: Path, documents: int, *, new_words: bool) -> str:
+def made_text(path, documents, *, new_words):
     """A document a line, each with a number of its own, which is a word or one of the same ten for each digit."""
     with open(path, "w", encoding="utf-8") as file:
         for number in range(documents):
@@ -64,7 +63,7 @@ def made_text(path: Path, documents: int, *, new_words: bool) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what is held from /proc")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_more_text_takes_no_more_memory(name: str, tokenizer: str, tmp_path: Path) -> None:
+def test_more_text_takes_no_more_memory(name, tokenizer, tmp_path):
     commands = []
     for size in (SMALL, LARGE):
         # gigatoken remembers all words, for which a process makes way for another after 4 GB (`processes/runner.py`).

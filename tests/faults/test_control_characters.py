@@ -3,10 +3,8 @@
 import io
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
-from in_process import Cli
 from rich.console import Console
 
 from maskwright.core import console
@@ -19,13 +17,13 @@ HOSTILE = "\x1b]0;mine\x07\x1b[2J\x9b31m\x90q\x7f\u202egnp.exe\u2066\b\r\x1b[31m
 SHOWN = "�]0;mine��[2J�31m�q��gnp.exe��red"
 
 
-def assert_harmless(text: str) -> None:
+def assert_harmless(text):
     assert not [one for one in text if one not in "\n\t" and (ord(one) < 32 or 127 <= ord(one) < 160)], repr(text)
     assert not set(text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"), repr(text)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     folder = tmp_path / f"run{HOSTILE}"
     folder.mkdir()
     status = Status("failed", 5, 10, host=HOSTILE, pid=7, message=f"it was {HOSTILE}")
@@ -34,7 +32,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_no_command_prints_control_characters_of_others(cli: Cli, run: Path, tmp_path: Path, tokenizer: str) -> None:
+def test_no_command_prints_control_characters_of_others(cli, run, tmp_path, tokenizer):
     text, values = tmp_path / f"a{HOSTILE}.txt", tmp_path / "evil.sh"
     text.write_text(f"a document {HOSTILE}\n")
     values.write_text(f"python run_mlm.py --model_name_or_path 'a/{HOSTILE}' --{HOSTILE} 'x\ny' --output_dir o\n")
@@ -60,7 +58,7 @@ def test_no_command_prints_control_characters_of_others(cli: Cli, run: Path, tmp
     assert json.loads(cli("logs", run, "--json").out)["line"] == f"a\tstep {HOSTILE}"
 
 
-def test_whatever_prints_leaves_them_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatever_prints_leaves_them_out(capsys):
     """Hosts of an environment, Ray, Vertex AI and ssh are heard through these."""
     console.say(HOSTILE)
     console.warn(HOSTILE)
@@ -77,13 +75,13 @@ def test_whatever_prints_leaves_them_out(capsys: pytest.CaptureFixture[str]) -> 
     row = dict.fromkeys(("step", "of", "loss", "valid_loss", "learning_rate", "eta_seconds", "tokens_per_second"), None)
     row |= {"name": HOSTILE, "state": HOSTILE, "health": HOSTILE, "ranks": {HOSTILE: 1}, "spark": [], "step": 1}
     drawn.print(table([row], [HOSTILE], [HOSTILE], width=200, height=None))
-    assert_harmless(drawn.file.getvalue())  # type: ignore[attr-defined]
+    assert_harmless(drawn.file.getvalue())
     listed = table_of([RayJob(HOSTILE, "RUNNING", None, f"x\n{HOSTILE}", 0.0, None, "")]).report()
     assert_harmless(listed)
     assert len(listed.splitlines()) == 2
 
 
-def test_a_bar_takes_no_markup_from_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_takes_no_markup_from_a_label(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
     bar = console.Progress("pull /a[/b]{c}\u202e", 2, "bytes", stream=stream)

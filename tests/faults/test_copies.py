@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,15 +11,12 @@ import fsspec
 import pytest
 from ended_runs import require_same_ends
 from fsspec.implementations.memory import MemoryFileSystem
-from google_cloud.fake import Cloud
 from made_record import saved
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import TRIES, Folder
 from maskwright.prove.verify_resume import shortened
 from maskwright.run.directory import RESULTS, RunDirectory
-from maskwright.run.record import RunRecord
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
@@ -28,7 +25,7 @@ from maskwright.training.stop import StopRequest
 
 
 class HttpError(Exception):
-    def __init__(self, code: int) -> None:
+    def __init__(self, code):
         self.code = code
         super().__init__(f"HTTP {code}")
 
@@ -42,19 +39,19 @@ class ShakyStore(MemoryFileSystem):
     pseudo_dirs: ClassVar[list[str]] = [""]
     fail: Callable[[str, str], None] = staticmethod(lambda operation, path: None)
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+    def pipe_file(self, path, value, mode="overwrite", **options):
         type(self).fail("pipe", path)
         super().pipe_file(path, value, mode=mode, **options)
 
-    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
+    def put_file(self, lpath, rpath, **options):
         type(self).fail("put", rpath)
         super().put_file(lpath, rpath, **options)
 
-    def get_file(self, rpath: str, lpath: str, **options: Any) -> None:
+    def get_file(self, rpath, lpath, **options):
         type(self).fail("get", rpath)
         super().get_file(rpath, lpath, **options)
 
-    def glob(self, path: str, **options: Any) -> Any:
+    def glob(self, path, **options):
         type(self).fail("list", path)
         return super().glob(path, **options)
 
@@ -63,7 +60,7 @@ URL, GCS = "shaky://bucket/run", "gs://bucket/runs/one"
 
 
 @pytest.fixture(autouse=True)
-def shaky() -> Iterator[None]:
+def shaky():
     fsspec.register_implementation("shaky", ShakyStore, clobber=True)
     ShakyStore.store.clear()
     ShakyStore.pseudo_dirs[:] = [""]
@@ -71,8 +68,8 @@ def shaky() -> Iterator[None]:
     ShakyStore.fail = staticmethod(lambda operation, path: None)
 
 
-def fail_with(failures: Iterator[Exception | None]) -> None:
-    def fail(operation: str, path: str) -> None:
+def fail_with(failures):
+    def fail(operation, path):
         error = next(failures, None)
         if error:
             raise error
@@ -80,17 +77,17 @@ def fail_with(failures: Iterator[Exception | None]) -> None:
     ShakyStore.fail = staticmethod(fail)
 
 
-def same(record: RunRecord) -> None:
+def same(record):
     """Accepts every run's copies."""
 
 
-def put(copies: Copies, directory: RunDirectory, step: int, keep: int = 2) -> None:
+def put(copies, directory, step, keep=2):
     copies.put(directory, step, keep, None)
 
 
 @pytest.mark.parametrize("url", [URL, GCS])
-def test_copies_come_back_on_a_new_machine(url: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    cloud: Cloud | None = request.getfixturevalue("gcs") if url == GCS else None
+def test_copies_come_back_on_a_new_machine(url, tmp_path, request):
+    cloud = request.getfixturevalue("gcs") if url == GCS else None
     numbers = 2_000_000 if cloud else 100  # 8 MB: sent in chunks
     first, copies = saved(tmp_path / "one", 10, 20, 30, numbers=numbers), Copies(url)
     (tmp_path / "one" / "tokenizer").mkdir()
@@ -115,13 +112,13 @@ def test_copies_come_back_on_a_new_machine(url: str, tmp_path: Path, request: py
     assert checkpoint.whole_steps(second.checkpoints) == [30]
 
 
-def test_a_fetch_that_was_cut_off_before_the_best_checkpoint_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_fetch_that_was_cut_off_before_the_best_checkpoint_goes_on_with_it(tmp_path):
     first, copies = saved(tmp_path / "one", 10, 20, 30, best=10), Copies(URL)
     for step in (10, 20, 30):
         put(copies, first, step, keep=3)
     second = RunDirectory(str(tmp_path / "two"))
 
-    def fail(operation: str, path: str) -> None:
+    def fail(operation, path):
         if operation == "get" and "step-00000010" in path:
             raise KeyboardInterrupt
 
@@ -134,8 +131,8 @@ def test_a_fetch_that_was_cut_off_before_the_best_checkpoint_goes_on_with_it(tmp
     assert checkpoint.whole_steps(second.checkpoints) == [10, 30]
 
 
-def test_failures_that_pass_are_sat_out_with_growing_waits(tmp_path: Path) -> None:
-    waits: list[float] = []
+def test_failures_that_pass_are_sat_out_with_growing_waits(tmp_path):
+    waits = []
     copies, directory = Copies(URL, sleep=waits.append), saved(tmp_path / "one", 10)
     fail_with(iter([HttpError(503), HttpError(429), OSError("connection reset"), TimeoutError(), None]))
     put(copies, directory, 10)
@@ -147,12 +144,12 @@ def test_failures_that_pass_are_sat_out_with_growing_waits(tmp_path: Path) -> No
     assert len(waits) == 4, "a refusal is not repeated"
 
 
-def test_a_store_that_stays_away_leaves_no_half_copy(tmp_path: Path) -> None:
-    waits: list[float] = []
+def test_a_store_that_stays_away_leaves_no_half_copy(tmp_path):
+    waits = []
     copies, directory = Copies(URL, sleep=waits.append), saved(tmp_path / "one", 10, 20)
     put(copies, directory, 10)
 
-    def fail(operation: str, path: str) -> None:
+    def fail(operation, path):
         if "optimizer" in path:
             raise HttpError(503)
 
@@ -166,12 +163,12 @@ def test_a_store_that_stays_away_leaves_no_half_copy(tmp_path: Path) -> None:
     assert copies.steps() == [10, 20]
 
 
-def test_what_arrives_cut_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_arrives_cut_is_noticed(tmp_path, monkeypatch):
     """And so is what arrives with another byte."""
     copies, directory = Copies(URL, sleep=lambda seconds: None), saved(tmp_path / "one", 10)
     for damage in (lambda content: content[:-1], lambda content: content[:-1] + b"\xff"):
 
-        def put_file(self: ShakyStore, lpath: str, rpath: str, damage: Any = damage, **options: Any) -> None:
+        def put_file(self, lpath, rpath, damage=damage, **options):
             self.pipe_file(rpath, damage(Path(lpath).read_bytes()))
 
         monkeypatch.setattr(ShakyStore, "put_file", put_file)
@@ -180,7 +177,7 @@ def test_what_arrives_cut_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert copies.steps() == []
 
 
-def test_two_runs_on_one_place_do_not_mix(tmp_path: Path) -> None:
+def test_two_runs_on_one_place_do_not_mix(tmp_path):
     one, other = saved(tmp_path / "one", 10), saved(tmp_path / "two", 10)
     (tmp_path / "two" / "metrics.jsonl").write_text('{"step": 2}\n')
     copies = Copies(URL)
@@ -190,7 +187,7 @@ def test_two_runs_on_one_place_do_not_mix(tmp_path: Path) -> None:
         put(copies, saved(tmp_path / "three", 10, numbers=12), 10)
     content = dict(ShakyStore.store)
     rival = Copies(URL)
-    rival.steps = list  # type: ignore[method-assign]  # as in a race: it looked before the first one wrote
+    rival.steps = list  # as in a race: it looked before the first one wrote
     with pytest.raises(CheckpointError, match="another run writes"):
         put(rival, other, 10)
     manifest = next(name for name in content if name.endswith("MANIFEST.json"))
@@ -198,9 +195,7 @@ def test_two_runs_on_one_place_do_not_mix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "MANIFEST.json"])
-def test_a_damaged_copy_is_named_and_the_one_before_taken(
-    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_copy_is_named_and_the_one_before_taken(tmp_path, name, capfd):
     directory, copies = saved(tmp_path / "one", 10, 20), Copies(URL)
     for step in (10, 20):
         put(copies, directory, step)
@@ -211,8 +206,8 @@ def test_a_damaged_copy_is_named_and_the_one_before_taken(
     assert "step-00000020" in capfd.readouterr().err
 
 
-def test_a_run_goes_on_on_another_machine_bit_for_bit(config: Callable[..., RunConfig], tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"schedule.steps": 12, "logging.every_steps": 1, "checkpoint.save_every_steps": 3}
+def test_a_run_goes_on_on_another_machine_bit_for_bit(config, tmp_path):
+    keys = {"schedule.steps": 12, "logging.every_steps": 1, "checkpoint.save_every_steps": 3}
     task.pretrain(config(**keys), str(tmp_path / "straight"))
     copied = config(**keys, **{"checkpoint.copy_to": URL})
     with pytest.raises(StoppedEarly):
@@ -223,10 +218,8 @@ def test_a_run_goes_on_on_another_machine_bit_for_bit(config: Callable[..., RunC
     assert (tmp_path / "found" / "tokenizer" / "tokenizer.json").exists()
 
 
-def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys: dict[str, Any] = {"schedule.kind": "constant", "optimizer.learning_rate": 0.3, "schedule.steps": 60}
+def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(config, tmp_path, monkeypatch):
+    keys = {"schedule.kind": "constant", "optimizer.learning_rate": 0.3, "schedule.steps": 60}
     keys |= {"evaluation.every_steps": 2, "evaluation.patience": 2, "evaluation.max_rows": 4, "checkpoint.keep": 1}
     own = config(**keys, **{"checkpoint.copy_to": URL})
     task.pretrain(own, str(tmp_path / "run"))
@@ -241,7 +234,7 @@ def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(
         model = load_model(location)
         assert model.run and RunDirectory(model.folder).has_ended(model.run)
 
-    def fail(operation: str, path: str) -> None:
+    def fail(operation, path):
         if "ended.json" in path:
             raise HttpError(403)
 
@@ -250,7 +243,7 @@ def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(
         task.pretrain(own, str(tmp_path / "run"))
 
 
-def test_what_a_run_writes_after_its_last_save_is_in_its_copy(tmp_path: Path) -> None:
+def test_what_a_run_writes_after_its_last_save_is_in_its_copy(tmp_path):
     """And is taken for that of the newest step alone, which must be the run's last."""
     directory, copies = saved(tmp_path / "one", 10), Copies(URL)
     put(copies, directory, 10)
@@ -271,12 +264,10 @@ def test_what_a_run_writes_after_its_last_save_is_in_its_copy(tmp_path: Path) ->
     assert fetched.read_metrics() == [{"step": 1}]
 
 
-def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(config, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("maskwright.core.folder.FIRST_WAIT_SECONDS", 0.0)
 
-    def fail(operation: str, path: str) -> None:
+    def fail(operation, path):
         if operation == "put":
             raise HttpError(503)
 
@@ -291,8 +282,8 @@ def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(
     assert Copies(URL).steps() == [6]
 
 
-def test_another_runs_copies_change_nothing_here(config: Callable[..., RunConfig], tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"schedule.steps": 8}
+def test_another_runs_copies_change_nothing_here(config, tmp_path):
+    keys = {"schedule.steps": 8}
     task.pretrain(config(**keys, **{"checkpoint.copy_to": URL}), str(tmp_path / "one"))
     with pytest.raises(StoppedEarly):
         task.pretrain(config(**keys, seed=7), str(tmp_path / "two"), stop_request=StopRequest(stop_after_steps=2))
@@ -305,7 +296,7 @@ def test_another_runs_copies_change_nothing_here(config: Callable[..., RunConfig
     assert not [path for path in (tmp_path / "three").rglob("*") if path.is_file() and path.name != "lock"]
 
 
-def test_a_proof_of_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
+def test_a_proof_of_a_run_leaves_its_copies_and_its_services_alone(config):
     made = shortened(config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]}), 20)
     assert (made.checkpoint.copy_to, made.logging.report_to) == (None, [])
 
@@ -315,11 +306,11 @@ def test_a_proof_of_a_run_leaves_its_copies_and_its_services_alone(config: Calla
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs's own way with chunks
 
 
-def requests(gcs: Cloud) -> list[str]:
+def requests(gcs):
     return [f"{one['verb']} {one['path']}?{one['query']}" for one in gcs.journal]
 
 
-def test_the_manifest_comes_last_and_only_where_there_is_none(gcs: Cloud, tmp_path: Path) -> None:
+def test_the_manifest_comes_last_and_only_where_there_is_none(gcs, tmp_path):
     Copies(GCS).put(saved(tmp_path / "one", 10), 10, 2, None)
     uploads = [request for request in requests(gcs) if request.startswith("POST /upload")]
     assert "ifGenerationMatch=0" in uploads[-1]
@@ -328,14 +319,14 @@ def test_the_manifest_comes_last_and_only_where_there_is_none(gcs: Cloud, tmp_pa
     assert not [request for request in requests(gcs) if "alt=media" in request], "the store's crc32c is enough"
 
 
-def test_a_manifest_whose_answer_was_lost_is_ones_own(gcs: Cloud, tmp_path: Path) -> None:
+def test_a_manifest_whose_answer_was_lost_is_ones_own(gcs, tmp_path):
     directory, copies = saved(tmp_path / "one", 10), Copies(GCS)
     gcs.fault("storage.objects.insert .*MANIFEST.json", 503, lost=True)
     copies.put(directory, 10, 2, None)
     assert copies.steps() == [10]
 
 
-def test_what_the_network_spoils_is_noticed_by_crc32c(gcs: Cloud, tmp_path: Path) -> None:
+def test_what_the_network_spoils_is_noticed_by_crc32c(gcs, tmp_path):
     directory, copies = saved(tmp_path / "one", 10), Copies(GCS)
     content = os.path.join(directory.checkpoints, "step-00000010", "model.safetensors")
     gcs.arrives = lambda name, data: data[:-1] + b"\xff" if name.endswith("model.safetensors") else data
@@ -345,10 +336,10 @@ def test_what_the_network_spoils_is_noticed_by_crc32c(gcs: Cloud, tmp_path: Path
     assert copies.steps() == []
 
 
-def test_metrics_that_grow_while_they_are_copied_are_no_damage(gcs: Cloud, tmp_path: Path) -> None:
+def test_metrics_that_grow_while_they_are_copied_are_no_damage(gcs, tmp_path):
     directory = saved(tmp_path / "one", 10)
 
-    def grow(name: str, content: bytes) -> bytes:
+    def grow(name, content):
         with open(directory.metrics, "a") as file:
             file.write('{"step": 2}\n')
         return content
@@ -361,7 +352,7 @@ def test_metrics_that_grow_while_they_are_copied_are_no_damage(gcs: Cloud, tmp_p
     assert manifest["files"]["metrics.jsonl"]["bytes"] == len(there) < os.path.getsize(directory.metrics)
 
 
-def test_a_bucket_that_is_not_there_is_said_at_the_start(gcs: Cloud) -> None:
+def test_a_bucket_that_is_not_there_is_said_at_the_start(gcs):
     assert Copies(GCS).steps() == []
     with pytest.raises(InputError, match=r"gs://typo/runs/one: there is no bucket typo\. Fix: .*create gs://typo$"):
         Copies("gs://typo/runs/one").steps()

@@ -5,12 +5,8 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from in_process import Cli
 
 from maskwright.config.settings import parse_yaml
 from maskwright.core import storage
@@ -19,7 +15,7 @@ from maskwright.data import remote
 
 
 @pytest.fixture(autouse=True)
-def quickly() -> Iterator[None]:
+def quickly():
     """Each took minutes, or all memory."""
     began = time.process_time()
     yield
@@ -45,7 +41,7 @@ YAML = {
 
 
 @pytest.mark.parametrize("name", YAML)
-def test_yaml(name: str) -> None:
+def test_yaml(name):
     text, words = YAML[name]
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "f.yaml")
@@ -53,7 +49,7 @@ def test_yaml(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def splitting(pattern: str) -> dict[str, Any]:
+def splitting(pattern):
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {"type": "Sequence", "pretokenizers": [split, letters]}
@@ -62,9 +58,7 @@ def splitting(pattern: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("pattern", "text"), [("((a+)+", "a"), ("(a+)+$", "a" * 40 + "!"), (r"(\w|[a-z])*$", "a" * 40 + "!")]
 )
-def test_a_pattern_that_takes_exponentially_long_is_one_line(
-    pattern: str, text: str, cli: Cli, tokenizer: str, tmp_path: Path
-) -> None:
+def test_a_pattern_that_takes_exponentially_long_is_one_line(pattern, text, cli, tokenizer, tmp_path):
     """The library counts the steps of a match, and gives up after ten millions."""
     content = storage.read_json(os.path.join(tokenizer, "tokenizer.json"))
     (tmp_path / "tokenizer.json").write_text(json.dumps({**content, "pre_tokenizer": splitting(pattern)}))
@@ -79,7 +73,7 @@ def test_a_pattern_that_takes_exponentially_long_is_one_line(
         assert found.code == 2 and last.startswith(f"error: {tmp_path}") and said in last and ". Fix: " in last
 
 
-def archive(path: Path, names: Iterator[str], finish: Callable[[tarfile.TarInfo], None] = lambda _: None) -> str:
+def archive(path, names, finish=lambda _: None):
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as file:
         for name in names:
             member = tarfile.TarInfo(name)
@@ -88,10 +82,10 @@ def archive(path: Path, names: Iterator[str], finish: Callable[[tarfile.TarInfo]
     return str(path)
 
 
-def test_archives_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_and_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "MOST_SMALL_FILES", 100)
 
-    def long_name(member: tarfile.TarInfo) -> None:
+    def long_name(member):
         member.type, member.size = tarfile.XHDTYPE, 2 << 20
 
     many = archive(tmp_path / "many.tar", (f"d/{number}" for number in range(102)))

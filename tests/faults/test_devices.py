@@ -1,11 +1,8 @@
 """Devices and frameworks that are asked for and not there: one line, with what to do, and nothing left behind."""
 
 import importlib.util
-from pathlib import Path
-from typing import Any
 
 import pytest
-from in_process import Cli, ConfigFile
 
 HAS_JAX = importlib.util.find_spec("jax") is not None
 if HAS_JAX:
@@ -16,7 +13,7 @@ if HAS_JAX:
 
 TWO = {"kind": "jax", "device": "cpu", "devices": 2}
 MET = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-EMPTY: dict[str, str] = {}
+EMPTY = {}
 
 
 @pytest.mark.parametrize(
@@ -39,15 +36,8 @@ EMPTY: dict[str, str] = {}
     ],
 )
 def test_a_device_or_a_partner_that_is_not_there(
-    cli: Cli,
-    config_file: ConfigFile,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    engine: dict[str, Any],
-    workers: int,
-    variables: dict[str, str],
-    said: str,
-) -> None:
+    cli, config_file, tmp_path, monkeypatch, engine, workers, variables, said
+):
     if engine["kind"] == "jax":
         if not HAS_JAX:
             pytest.skip("needs the extra jax")
@@ -63,9 +53,7 @@ def test_a_device_or_a_partner_that_is_not_there(
     assert not (tmp_path / "run").exists()
 
 
-def test_jax_that_is_not_installed(
-    cli: Cli, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jax_that_is_not_installed(cli, config_file, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "jax" else find(name, *rest))
     result = cli("pretrain", config_file(engine={"kind": "jax"}), "--run", tmp_path / "run")
@@ -77,19 +65,17 @@ def test_jax_that_is_not_installed(
 
 
 @pytest.mark.skipif(not HAS_JAX, reason="needs the extra jax")
-def test_programs_are_kept_where_jax_has_no_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_are_kept_where_jax_has_no_folder_of_its_own(tmp_path, monkeypatch, capsys):
     import jax
 
     from maskwright.engines.jax.processes import CACHE_FOLDER, _keep_programs
 
-    def kept() -> str | None:
+    def kept():
         _keep_programs()
-        folder: str | None = getattr(jax.config, CACHE_FOLDER)
+        folder = getattr(jax.config, CACHE_FOLDER)
         return folder
 
-    before = getattr(jax.config, CACHE_FOLDER), jax.config.jax_compilation_cache_max_size  # type: ignore[attr-defined]
+    before = getattr(jax.config, CACHE_FOLDER), jax.config.jax_compilation_cache_max_size
     monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path))
     try:
         jax.config.update(CACHE_FOLDER, None)

@@ -7,16 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import huggingface_hub
 import numpy as np
 import pytest
-from fake_hub import TOKEN, FakeHub, Repository, fake_hub
+from fake_hub import TOKEN, Repository, fake_hub
 from finetuned import foxes
 from huggingface_hub import HfFileSystem, constants
-from in_process import SHAPE, Cli, ConfigFile
+from in_process import SHAPE
 from safetensors.numpy import save_file
 
 from maskwright.config.finetuning import LabelledData, Task
@@ -34,7 +32,7 @@ PAGE = "{endpoint}/{repo_id}/resolve/{revision}/{filename}"
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+def hub(monkeypatch, tmp_path):
     """Empty, as is the cache on this machine; nobody is logged in."""
     with fake_hub() as made:
         set_endpoint(monkeypatch, made.url)
@@ -45,21 +43,19 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         yield made
 
 
-def set_endpoint(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def set_endpoint(monkeypatch, url):
     """What HF_ENDPOINT does where it is set before huggingface_hub is imported."""
     monkeypatch.setattr(constants, "ENDPOINT", url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", PAGE.replace("{endpoint}", url))
 
 
-def clutter(folder: Path) -> None:
+def clutter(folder):
     """What others have beside a model, and nobody needs."""
     for name in ("modeling_base.py", "pytorch_model.bin", "optimizer.pt", "README.md", "tf_model.h5"):
         (folder / name).write_text("not for us")
 
 
-def test_a_run_begins_at_a_commit_and_stays_with_it(
-    hub: FakeHub, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_a_run_begins_at_a_commit_and_stays_with_it(hub, cli, folder, config_file, tmp_path):
     clutter(folder)
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
@@ -106,9 +102,7 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     assert "continued from team/base with" in card and weights in card and "To fill in before others see this" in card
 
 
-def test_every_command_on_models_takes_an_address(
-    hub: FakeHub, cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_on_models_takes_an_address(hub, cli, folder, tmp_path, monkeypatch):
     """And offline what is in the cache, saying which commit that is."""
     commit = hub.add("team/base", folder)
     pinned = f"hf://team/base@{commit}"
@@ -139,14 +133,7 @@ def test_every_command_on_models_takes_an_address(
     assert (gone.code, "HF_HUB_OFFLINE is set, and the cache on this machine does not" in gone.error) == (2, True)
 
 
-def test_what_transformers_left_in_the_cache_is_found_without_network(
-    hub: FakeHub,
-    cli: Cli,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_what_transformers_left_in_the_cache_is_found_without_network(hub, cli, folder, monkeypatch, tmp_path, capfd):
     """It keeps a model by the name that it was asked for, here one without an owner; years ago, as a pickle."""
     commit = hub.add("FacebookAI/roberta-base", folder)
     hub_task.local("hf://FacebookAI/roberta-base")
@@ -173,9 +160,7 @@ def test_what_transformers_left_in_the_cache_is_found_without_network(
     assert pickled.code == 2 and f"Fix: maskwright import weights {snapshot} --to FOLDER" in pickled.error, pickled.err
 
 
-def test_a_model_with_a_vocabulary_alone_is_whole_in_the_cache(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_with_a_vocabulary_alone_is_whole_in_the_cache(hub, tmp_path, monkeypatch):
     """As BERT's first models have it: no tokenizer.json. A pinned commit that is here asks the network for nothing."""
     folder = tmp_path / "bert"
     folder.mkdir()
@@ -190,7 +175,7 @@ def test_a_model_with_a_vocabulary_alone_is_whole_in_the_cache(
     assert hub_task.local(address, weights=False) == there
 
 
-def test_parts_of_weights_and_the_tokenizer_alone(hub: FakeHub, folder: Path, corpus: Path, tmp_path: Path) -> None:
+def test_parts_of_weights_and_the_tokenizer_alone(hub, folder, corpus, tmp_path):
     """In a process of its own, as HF_ENDPOINT, HF_HOME and HF_TOKEN reach one."""
     names = list(parameters := initial_parameters(SHAPE, 0))
     (folder / "model.safetensors").unlink()
@@ -219,13 +204,13 @@ def test_parts_of_weights_and_the_tokenizer_alone(hub: FakeHub, folder: Path, co
         load_model("hf://team/base")
 
 
-def code_of_its_own(folder: Path) -> None:
+def code_of_its_own(folder):
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForMaskedLM": "modeling_base.Base"}
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def pickled(folder: Path) -> None:
+def pickled(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
@@ -249,17 +234,8 @@ def pickled(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_had_is_said_in_one_line(
-    hub: FakeHub,
-    cli: Cli,
-    folder: Path,
-    config_file: ConfigFile,
-    tmp_path: Path,
-    address: str,
-    spoil: Callable[[Path], None] | None,
-    keys: dict[str, bool],
-    words: str,
-    downloaded: set[str],
-) -> None:
+    hub, cli, folder, config_file, tmp_path, address, spoil, keys, words, downloaded
+):
     clutter(folder)
     if spoil is not None:
         (folder / "pytorch_model.bin").unlink()
@@ -271,9 +247,7 @@ def test_what_cannot_be_had_is_said_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_wrong_token_is_not_shown(
-    hub: FakeHub, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_wrong_token_is_not_shown(hub, cli, folder, monkeypatch, tmp_path):
     secret = "hf_a-wrong-one-of-somebody"
     path = tmp_path / "token"
     path.write_text(secret)  # as `hf auth login` leaves it: no variable that could be searched for holds it
@@ -289,9 +263,7 @@ def test_a_wrong_token_is_not_shown(
         assert (result.code, words in result.err, secret in result.err + result.out) == (code, True, False), result.err
 
 
-def test_a_full_disk_and_a_hub_that_is_down(
-    hub: FakeHub, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_full_disk_and_a_hub_that_is_down(hub, cli, folder, monkeypatch, tmp_path):
     hub.add("team/base", folder)
     (tmp_path / "file").touch()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file" / "cache"))
@@ -303,9 +275,7 @@ def test_a_full_disk_and_a_hub_that_is_down(
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # how huggingface_hub calls its HTTP library
-def test_an_export_is_pushed_once_it_is_proven(
-    hub: FakeHub, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_export_is_pushed_once_it_is_proven(hub, cli, folder, monkeypatch, tmp_path):
     out = tmp_path / "out"
     unknown = cli("export", folder, "--to", out, "--push", "team/new")
     assert (unknown.code, "there is no token to write with" in unknown.error) == (2, True)
@@ -337,7 +307,7 @@ def test_an_export_is_pushed_once_it_is_proven(
     assert load_model("hf://team/new").config == load_model(str(out)).config
 
 
-def test_where_a_model_is_missing_the_line_that_fetches_it_is_said(cli: Cli) -> None:
+def test_where_a_model_is_missing_the_line_that_fetches_it_is_said(cli):
     for name, owner in OWNERS.items():
         assert f"give hf://{owner}/{name} for the model" in how_to_get(name)
     for command in (
@@ -349,7 +319,7 @@ def test_where_a_model_is_missing_the_line_that_fetches_it_is_said(cli: Cli) -> 
         assert (result.code, "give hf://google-bert/bert-base-uncased" in result.error) == (2, True), result.err
 
 
-def test_labelled_files_are_read_from_the_hub(hub: FakeHub, tmp_path: Path) -> None:
+def test_labelled_files_are_read_from_the_hub(hub, tmp_path):
     """A data set's repository gives each split its own files; so does what `hf download` brings of it."""
     files = {"README.md": b"# News", ".gitattributes": b"*.csv text"}
     for split, size in (("train", 40), ("test", 10)):

@@ -12,25 +12,21 @@ import sys
 import types
 import zipfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from finetuned import drawn, foxes, save_model
-from in_process import SHAPE, Cli, ConfigFile
+from in_process import SHAPE
 from safetensors.numpy import save_file
 
 from maskwright.core.errors import InputError, MaskwrightError, ModelError, VerificationError
-from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.folder import read_model_folder
-from maskwright.model.hf.names import Parameters
 from maskwright.model.torch.compare import our_model
 from maskwright.tasks.importing.weights import import_weights
 from maskwright.text.tokenizer import load_tokenizer
@@ -39,7 +35,7 @@ from maskwright.text.vocabulary import read_vocabulary
 MODERN = replace(SHAPE, architecture="modernbert", type_vocab_size=0)
 
 
-def same(found: Parameters, expected: Parameters) -> bool:
+def same(found, expected):
     return all(np.array_equal(found[name], value) for name, value in expected.items())
 
 
@@ -63,9 +59,7 @@ def same(found: Parameters, expected: Parameters) -> bool:
         lambda name: f"model.{name}".replace(".dense.", "._checkpoint_wrapped_module.dense."),
     ],
 )
-def test_names_of_wrappers_are_taken_off(
-    shape: ModelConfig, bare: bool, wrapped: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_wrappers_are_taken_off(shape, bare, wrapped, tmp_path, capsys):
     weights = drawn(shape)
     prefix = next(iter(weights)).partition(".")[0] + "."
     if bare:
@@ -86,9 +80,7 @@ def test_names_of_wrappers_are_taken_off(
         (lambda name, n: f"base_model.model.{name.replace('query', 'query.lora_A')}", "an adapter's weights"),
     ],
 )
-def test_names_that_may_mean_something_are_refused(
-    wrapped: Callable[[str, int], str], what: str, tmp_path: Path
-) -> None:
+def test_names_that_may_mean_something_are_refused(wrapped, what, tmp_path):
     weights = {wrapped(name, n): value for n, (name, value) in enumerate(drawn(SHAPE).items())}
     with pytest.raises(ModelError, match=what):
         read_model_folder(save_model(tmp_path / "x", weights, SHAPE))
@@ -100,10 +92,10 @@ def test_names_that_may_mean_something_are_refused(
 # ---- folders that are no model's -----------------------------------------------------------------------------------
 
 
-def files(*names: str, keep: bool = True, content: bytes = b"x") -> Callable[[Path], Path]:
+def files(*names, keep=True, content=b"x"):
     """Puts files into the folder in place of its weights and, without `keep`, of its config.json."""
 
-    def make(folder: Path) -> Path:
+    def make(folder):
         for name in ("model.safetensors", *(() if keep else ("config.json",))):
             (folder / name).unlink()
         for name in names:
@@ -113,10 +105,10 @@ def files(*names: str, keep: bool = True, content: bytes = b"x") -> Callable[[Pa
     return make
 
 
-def above(*names: str) -> Callable[[Path], Path]:
+def above(*names):
     """The folder around models of these names."""
 
-    def make(folder: Path) -> Path:
+    def make(folder):
         around = folder.parent / "around"
         for name in names:
             shutil.copytree(folder, around / name)
@@ -125,8 +117,8 @@ def above(*names: str) -> Callable[[Path], Path]:
     return make
 
 
-def below(name: str, content: str | None = None) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
+def below(name, content=None):
+    def make(folder):
         (folder / name).mkdir()
         if content is not None:
             (folder / name / "config.json").write_text(content)
@@ -135,10 +127,10 @@ def below(name: str, content: str | None = None) -> Callable[[Path], Path]:
     return make
 
 
-def hollow(begin: str, *parts: str) -> Callable[[Path], Path]:
+def hollow(begin, *parts):
     """Weights as ZeRO-3 leaves them where they are saved without being gathered: two of them have no numbers."""
 
-    def make(folder: Path) -> Path:
+    def make(folder):
         weights = {f"{begin}{name}": value for name, value in drawn(SHAPE).items()}
         weights |= {name: np.empty(0, np.float16) for name in list(weights)[:2]}
         save_file(weights, str(folder / "model.safetensors"))
@@ -150,13 +142,13 @@ def hollow(begin: str, *parts: str) -> Callable[[Path], Path]:
     return make
 
 
-def share_of_one(folder: Path) -> Path:
+def share_of_one(folder):
     save_file({"encoder._flat_param": np.ones(9, np.float32)}, str(folder / "model.safetensors"))
     return folder
 
 
 ADAPTER = json.dumps({"base_model_name_or_path": "bert-base-uncased", "task_type": "SEQ_CLS"}).encode()
-OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
+OTHERS = {
     "Trainer": (
         above("checkpoint-500", "checkpoint-1000"),
         "has no config.json",
@@ -216,9 +208,7 @@ OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_no_model_folder_is_named_for_what_it_is(
-    name: str, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_what_is_no_model_folder_is_named_for_what_it_is(name, cli, folder, config_file, tmp_path):
     make, what, fix = OTHERS[name]
     given = make(folder)
     for command in (
@@ -230,12 +220,12 @@ def test_what_is_no_model_folder_is_named_for_what_it_is(
         assert fix.replace("{}", str(given)).format(parent=given.parent) in result.error.partition(". Fix: ")[2]
 
 
-def test_a_folder_that_a_fix_names_is_read(cli: Cli, folder: Path) -> None:
+def test_a_folder_that_a_fix_names_is_read(cli, folder):
     result = cli("fill", above("checkpoint-9", "checkpoint-10")(folder), "a <mask>")
     assert cli("fill", result.error.partition("inside it: ")[2].partition(" (or")[0], "a <mask>").code == 0
 
 
-def test_shards_that_are_not_here_are_counted(folder: Path) -> None:
+def test_shards_that_are_not_here_are_counted(folder):
     names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
     (folder / "model.safetensors").rename(folder / names[0])
     index = {"weight_map": {str(number): name for number, name in enumerate(names)}}
@@ -251,13 +241,13 @@ def test_shards_that_are_not_here_are_counted(folder: Path) -> None:
 State = dict[str, torch.Tensor]
 
 
-def pickled_folder(folder: Path, state: Any, name: str = "pytorch_model.bin", **how: Any) -> Path:
+def pickled_folder(folder, state, name="pytorch_model.bin", **how):
     (folder / "model.safetensors").unlink(missing_ok=True)
     torch.save(state, folder / name, **how)
     return folder
 
 
-def two_files(folder: Path, state: State) -> Path:
+def two_files(folder, state):
     names = [*state]
     first, second = names[::2], names[1::2]
     parts = {"pytorch_model-00001-of-00002.bin": first, "pytorch_model-00002-of-00002.bin": second}
@@ -268,7 +258,7 @@ def two_files(folder: Path, state: State) -> Path:
     return folder
 
 
-def tied(state: State) -> State:
+def tied(state):
     return state | {
         "lm_head.decoder.weight": state["roberta.embeddings.word_embeddings.weight"],
         "lm_head.decoder.bias": state["lm_head.bias"],
@@ -276,7 +266,7 @@ def tied(state: State) -> State:
     }
 
 
-def lightning(folder: Path, state: State) -> Path:
+def lightning(folder, state):
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(3))])
     checkpoint = {
         "state_dict": {f"model.{name}": value for name, value in state.items()},
@@ -287,12 +277,12 @@ def lightning(folder: Path, state: State) -> Path:
     return pickled_folder(folder, checkpoint, "last.ckpt") / "last.ckpt"
 
 
-def bare(state: State) -> State:
+def bare(state):
     inside = {name.removeprefix("roberta."): value for name, value in state.items() if name.startswith("roberta.")}
     return inside | {"pooler.dense.weight": torch.ones(32, 32), "pooler.dense.bias": torch.ones(32)}
 
 
-SAVED: dict[str, Callable[[Path, State], Path]] = {
+SAVED = {
     "as it is": lambda folder, state: pickled_folder(folder, state),
     "before torch 1.6": lambda folder, state: pickled_folder(folder, state, _use_new_zipfile_serialization=False),
     "OrderedDict of parameters": lambda folder, state: pickled_folder(
@@ -312,7 +302,7 @@ SAVED: dict[str, Callable[[Path, State], Path]] = {
 
 
 @pytest.mark.parametrize("how", SAVED)
-def test_pickled_weights_are_imported_number_by_number(how: str, cli: Cli, folder: Path, tmp_path: Path) -> None:
+def test_pickled_weights_are_imported_number_by_number(how, cli, folder, tmp_path):
     weights = drawn(SHAPE)
     source = SAVED[how](folder, {name: torch.from_numpy(value) for name, value in weights.items()})
     result = cli("import", "weights", source, "--to", tmp_path / "new", "--json")
@@ -326,7 +316,7 @@ def test_pickled_weights_are_imported_number_by_number(how: str, cli: Cli, folde
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_pickled_weights_of_other_precisions_are_imported(dtype: torch.dtype, folder: Path, tmp_path: Path) -> None:
+def test_pickled_weights_of_other_precisions_are_imported(dtype, folder, tmp_path):
     state = {name: torch.from_numpy(value).to(dtype) for name, value in drawn(SHAPE).items()}
     made = import_weights(str(pickled_folder(folder, state)), str(tmp_path / "new"))
     expected = {name: value.to(torch.float32).numpy() for name, value in state.items()}
@@ -335,9 +325,9 @@ def test_pickled_weights_of_other_precisions_are_imported(dtype: torch.dtype, fo
 
 @pytest.mark.parametrize(("by", "is_taken"), [(0.5e-4, True), (2e-4, False), (np.nan, False)])
 def test_weights_that_compute_otherwise_than_in_transformers_are_not_imported(
-    by: float, is_taken: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lifted(*given: Any, **named: Any) -> tuple[ModelConfig, Parameters]:
+    by, is_taken, folder, tmp_path, monkeypatch
+):
+    def lifted(*given, **named):
         config, parameters = read_model_folder(*given, **named)
         return config, parameters | {"lm_head.bias": parameters["lm_head.bias"] + np.float32(by)}
 
@@ -353,14 +343,7 @@ def test_weights_that_compute_otherwise_than_in_transformers_are_not_imported(
 
 
 @pytest.mark.parametrize("task", [None, "single_label_classification"])
-def test_the_next_lines_are_for_the_head_that_the_weights_have(
-    task: TaskKind | None,
-    cli: Cli,
-    folder: Path,
-    config_file: ConfigFile,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_next_lines_are_for_the_head_that_the_weights_have(task, cli, folder, config_file, tmp_path, monkeypatch):
     """Each line that is printed works when it is typed, also where the folder's name is a number to YAML."""
     monkeypatch.chdir(tmp_path)
     state = {name: torch.from_numpy(value) for name, value in drawn(SHAPE).items()}
@@ -386,9 +369,7 @@ def test_the_next_lines_are_for_the_head_that_the_weights_have(
     "emptied",
     [lambda _: torch.empty(0), lambda _: torch.ones(1), lambda value: value if value.ndim == 1 else value[:0]],
 )
-def test_what_zero_3_left_of_pickled_weights_is_named(
-    emptied: Callable[[torch.Tensor], torch.Tensor], cli: Cli, folder: Path, tmp_path: Path
-) -> None:
+def test_what_zero_3_left_of_pickled_weights_is_named(emptied, cli, folder, tmp_path):
     state = {f"module.{name}": emptied(torch.from_numpy(value)) for name, value in drawn(SHAPE).items()}
     result = cli("import", "weights", pickled_folder(folder, state), "--to", tmp_path / "new")
     assert result.code == 2 and "DeepSpeed's ZeRO-3 had spread them" in result.error, result.err
@@ -415,7 +396,7 @@ PARTS = {
 """Names of transformers' RoBERTa and fairseq's for the same, as transformers' own converter pairs them."""
 
 
-def roberta() -> transformers.RobertaForMaskedLM:
+def roberta():
     """Of two layers. None of its weights is 0 or 1, but those of token types, which fairseq does not have."""
     shape = {"vocab_size": ROWS, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS}
     shape |= {"intermediate_size": INNER, "max_position_embeddings": POSITIONS, "type_vocab_size": 1}
@@ -428,7 +409,7 @@ def roberta() -> transformers.RobertaForMaskedLM:
     return model
 
 
-def fairseq_state(*, old: bool) -> State:
+def fairseq_state(*, old):
     """Its weights under the names of fairseq 0.8 or of its last version."""
     begin, norm = ("decoder.", "emb_layer_norm") if old else ("encoder.", "layernorm_embedding")
     state = {f"{begin}sentence_encoder.version": torch.tensor([3.0])}
@@ -458,25 +439,25 @@ SETTINGS = {
 class Node:
     """Stands for classes of omegaconf, and of fairseq, while a file is written."""
 
-    def __init__(self, **state: Any) -> None:
+    def __init__(self, **state):
         self.__dict__.update(state)
 
 
 @pytest.fixture
-def node() -> Iterator[type[Node]]:
+def node():
     """`Node` as a class of a module that is gone when the file is read."""
     module = types.ModuleType("omegaconf.dictconfig")
     kind = type("DictConfig", (Node,), {"__module__": module.__name__})
-    module.DictConfig = kind  # type: ignore[attr-defined]
+    module.DictConfig = kind
     sys.modules |= {"omegaconf": types.ModuleType("omegaconf"), module.__name__: module}
     yield kind
     for name in ("omegaconf", module.__name__):
         sys.modules.pop(name, None)
 
 
-def checkpoint(kind: str, state: dict[str, torch.Tensor], node: type[Node]) -> dict[str, Any]:
+def checkpoint(kind, state, node):
     content = {key: node(_val=value, _parent=None) for key, value in SETTINGS.items()}
-    settings: dict[str, Any] = {
+    settings = {
         "args": {"args": argparse.Namespace(**SETTINGS)},
         "cfg": {"args": None, "cfg": {"_name": None, "model": argparse.Namespace(**SETTINGS)}},
         "omegaconf": {"args": None, "cfg": node(_content={"model": node(_content=content)})},
@@ -495,9 +476,7 @@ def checkpoint(kind: str, state: dict[str, torch.Tensor], node: type[Node]) -> d
         ("omegaconf", False, {}),
     ],
 )
-def test_a_roberta_of_fairseq_speaks_as_before(
-    kind: str, old: bool, how: dict[str, Any], node: type[Node], cli: Cli, tmp_path: Path
-) -> None:
+def test_a_roberta_of_fairseq_speaks_as_before(kind, old, how, node, cli, tmp_path):
     state = fairseq_state(old=old)
     classifier = {"classification_heads.mnli.dense.weight": torch.ones(WIDTH, WIDTH)}
     path = tmp_path / "checkpoint_best.pt"
@@ -522,7 +501,7 @@ def test_a_roberta_of_fairseq_speaks_as_before(
     assert np.abs(ours - theirs).max() < 1e-4
 
 
-def test_fairseqs_dictionary_becomes_the_tokenizer(tokenizer: str, node: type[Node], cli: Cli, tmp_path: Path) -> None:
+def test_fairseqs_dictionary_becomes_the_tokenizer(tokenizer, node, cli, tmp_path):
     """A dictionary is in the order of its counts, GPT-2's numbers are not."""
     model = json.loads((Path(tokenizer) / "tokenizer.json").read_text())["model"]
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
@@ -562,9 +541,7 @@ def test_fairseqs_dictionary_becomes_the_tokenizer(tokenizer: str, node: type[No
         (lambda state: {f"encoder.{n}": torch.ones(3, 3) for n in "ab"}, "has no config.json next to it"),
     ],
 )
-def test_another_model_of_fairseq_is_refused(
-    change: Callable[[State], State], what: str, node: type[Node], tmp_path: Path
-) -> None:
+def test_another_model_of_fairseq_is_refused(change, what, node, tmp_path):
     torch.save(checkpoint("cfg", change(fairseq_state(old=False)), node), tmp_path / "x.pt")
     with pytest.raises(MaskwrightError) as refused:
         import_weights(str(tmp_path / "x.pt"), str(tmp_path / "new"))
@@ -578,30 +555,30 @@ def test_another_model_of_fairseq_is_refused(
 class Runs:
     """Calls a function when it is unpickled."""
 
-    def __init__(self, function: Any, *arguments: Any) -> None:
+    def __init__(self, function, *arguments):
         self.call = function, arguments
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return self.call
 
 
-def saved(content: Any, **how: Any) -> Callable[[Path], object]:
+def saved(content, **how):
     return lambda path: torch.save(content, path, **how)
 
 
-def harmful(mark: Path) -> dict[str, Callable[[Path], object]]:
+def harmful(mark):
     tensors = {"a": torch.ones(3, 3)}
     system = Runs(os.system, f"touch {mark}")
     stretched = torch.ones(1).expand(200_000, 200_000)
 
-    def behind_an_archive(path: Path) -> None:
+    def behind_an_archive(path):
         """Of which zipfile reads the end, and torch the beginning."""
         torch.save({"a": system}, path, _use_new_zipfile_serialization=False)
         archive = io.BytesIO()
         torch.save(tensors, archive)
         path.write_bytes(path.read_bytes() + archive.getvalue())
 
-    def two_pickles(path: Path) -> None:
+    def two_pickles(path):
         torch.save(tensors, path)
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr("other/data.pkl", pickle.dumps(system, 2))
@@ -637,7 +614,7 @@ def harmful(mark: Path) -> dict[str, Callable[[Path], object]]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", harmful(Path("x")))
-def test_nothing_of_a_pickle_runs(name: str, cli: Cli, folder: Path, tmp_path: Path) -> None:
+def test_nothing_of_a_pickle_runs(name, cli, folder, tmp_path):
     mark = tmp_path / "mark.npy"
     (folder / "model.safetensors").unlink()
     harmful(mark)[name](folder / "pytorch_model.bin")
@@ -648,7 +625,7 @@ def test_nothing_of_a_pickle_runs(name: str, cli: Cli, folder: Path, tmp_path: P
     assert not [entry for entry in os.listdir(tmp_path) if ".tmp-" in entry]
 
 
-def test_which_of_several_files_is_asked(folder: Path, tmp_path: Path) -> None:
+def test_which_of_several_files_is_asked(folder, tmp_path):
     state = {name: torch.from_numpy(value) for name, value in drawn(SHAPE).items()}
     with pytest.raises(InputError, match="has safetensors already"):
         import_weights(str(folder), str(tmp_path / "new"))

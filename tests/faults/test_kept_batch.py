@@ -1,25 +1,20 @@
 """A batch that cannot be computed names its text."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError
-from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
 from maskwright.engines.torch.passes import Passes
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
 
 STEP, WORKER, ROW = 6, 1, 2
-KEYS: dict[str, Any] = {
+KEYS = {
     "schedule.steps": 12,
     "logging.every_steps": 1,
     "checkpoint.save_every_steps": 4,
@@ -29,19 +24,17 @@ KEYS: dict[str, Any] = {
 }
 
 
-def poison(monkeypatch: pytest.MonkeyPatch, row: np.ndarray) -> None:
+def poison(monkeypatch, row):
     """This row, as it is masked in that step, has no finite logits and no finite loss."""
     forward = Passes.forward
 
-    def poisoned(self: Passes, batch: Batch, *targets: Any) -> Any:
+    def poisoned(self, batch, *targets):
         return forward(self, batch, *targets) * (np.nan if (batch.input_ids == row).all(1).any() else 1.0)
 
     monkeypatch.setattr(Passes, "forward", poisoned)
 
 
-def test_a_batch_that_cannot_be_computed_names_its_documents(
-    config: Callable[..., RunConfig], store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_cannot_be_computed_names_its_documents(config, store, tmp_path, monkeypatch):
     run, loader = config(**KEYS), Loader(config(**KEYS), store)
     bad = loader.batch(STEP, WORKER)
     poison(monkeypatch, bad.input_ids[ROW])

@@ -2,9 +2,6 @@
 
 import time
 import weakref
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,12 +10,10 @@ import torch
 from ended_runs import require_same, require_same_ends
 from torch import Tensor
 
-from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig
+from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.core.library_errors import is_out_of_memory
-from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import AtOnce, TrainState
 from maskwright.engines.torch import fit, weights
 from maskwright.engines.torch.engine import TorchEngine
@@ -37,11 +32,11 @@ from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, error: Callable[[], Exception]) -> list[int]:
+def small_memory(monkeypatch, rows, error):
     """A device on which no more than `rows` rows fit; how many were computed at once, each time."""
     forward, seen = Passes.forward, []
 
-    def limited(self: Passes, batch: Batch, *targets: Any) -> Any:
+    def limited(self, batch, *targets):
         seen.append(len(batch.input_ids))
         if seen[-1] > rows:
             raise error()
@@ -54,18 +49,18 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, error: Callable[[],
 class OneOfTwo(Peers):
     """Rank 0 of two; `sent` are the numbers of the other."""
 
-    def __init__(self, sent: list[float]) -> None:
+    def __init__(self, sent):
         self.rank, self.world_size, self._sent = 0, 2, torch.tensor(sent, dtype=torch.float64)
 
-    def begin_to_gather(self, numbers: Tensor) -> Callable[[], Tensor]:
+    def begin_to_gather(self, numbers):
         return lambda: torch.stack([numbers, self._sent])
 
 
-def cpu_error() -> Exception:
+def cpu_error():
     return RuntimeError("[enforce fail at alloc_cpu.cpp:119] err == 0. DefaultCPUAllocator: can't allocate memory")
 
 
-def test_parts_of_a_batch_are_the_batch(config: Callable[..., RunConfig], store: TokenStore) -> None:
+def test_parts_of_a_batch_are_the_batch(config, store):
     batch = Loader(config(**{"batch.micro_batch_rows": 7, "masking.kind": "span"}), store).batch(3, 0)
     M, T = batch.input_ids.shape
     parts = [batch.part(begin, min(begin + 3, M)) for begin in range(0, M, 3)]
@@ -80,9 +75,7 @@ def test_parts_of_a_batch_are_the_batch(config: Callable[..., RunConfig], store:
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("rows", [5, 3, 1])
-def test_fewer_rows_at_once_give_the_same_update(
-    config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch, rows: int, dtype: Any
-) -> None:
+def test_fewer_rows_at_once_give_the_same_update(config, store, monkeypatch, rows, dtype):
     run = config(**{"batch.micro_batch_rows": 8, "batch.virtual_workers": 2})
     loader, model = Loader(run, store), prepare_run(run).model
     engines = []
@@ -105,13 +98,7 @@ def test_fewer_rows_at_once_give_the_same_update(
 
 
 @pytest.mark.parametrize("error", [cpu_error, MemoryError, lambda: torch.OutOfMemoryError("CUDA out of memory")])
-def test_a_run_that_runs_out_of_memory_goes_on_aloud_and_resumes_exactly(
-    config: Callable[..., RunConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    error: Callable[[], Exception],
-) -> None:
+def test_a_run_that_runs_out_of_memory_goes_on_aloud_and_resumes_exactly(config, tmp_path, monkeypatch, capfd, error):
     run = config(**{"schedule.steps": 8, "logging.every_steps": 1})
     seen = small_memory(monkeypatch, 2, error)
     task.pretrain(run, str(tmp_path / "straight"))
@@ -135,20 +122,18 @@ def test_a_run_that_runs_out_of_memory_goes_on_aloud_and_resumes_exactly(
     ],
     ids=["cublas", "cublas, another", "cuda", "nccl", "nccl, another"],
 )
-def test_a_full_card_is_known_by_what_its_libraries_say(said: str, ran_out: bool) -> None:
+def test_a_full_card_is_known_by_what_its_libraries_say(said, ran_out):
     assert is_out_of_memory(RuntimeError(said)) is ran_out
 
 
 @pytest.mark.parametrize("backend", [False, True])
-def test_an_update_begins_again_until_another_process_may_have_part_of_it(
-    monkeypatch: pytest.MonkeyPatch, backend: bool
-) -> None:
+def test_an_update_begins_again_until_another_process_may_have_part_of_it(monkeypatch, backend):
     """A backend that fails in its first sum may have given it to others."""
     weight = torch.nn.Parameter(torch.zeros(3))
     order = FlatOrder.of({"w": weight.shape}, ["w"], 2, muon=False)
     summing = Gradients({"w": weight}, order, Levels(0, 2))
 
-    def full(*_: object, **options: object) -> None:
+    def full(*_, **options):
         raise RuntimeError("Cuda failure 2 'out of memory'")
 
     monkeypatch.setattr(*((torch.distributed, "all_to_all_single") if backend else (torch, "_foreach_copy_")), full)
@@ -161,23 +146,21 @@ def test_an_update_begins_again_until_another_process_may_have_part_of_it(
     assert not summing.sending
 
 
-def test_when_not_even_one_row_fits_it_says_so(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_not_even_one_row_fits_it_says_so(config, tmp_path, monkeypatch):
     small_memory(monkeypatch, 0, cpu_error)
     with pytest.raises(MaskwrightError, match="out of memory with one row of 32 tokens"):
         task.pretrain(config(), str(tmp_path / "run"))
 
 
 def test_a_row_that_fits_only_without_its_activations_is_trained_with_the_same_bits(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    config, tmp_path, monkeypatch, capfd
+):
     """On their own, when memory runs out even with one row, and from the start."""
     many = {"model.num_hidden_layers": 3, "model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     run = config(**{"schedule.steps": 4, "batch.micro_batch_rows": 1, **many})
     forward, ends, kept = Passes.forward, {}, []
 
-    def small(self: Passes, batch: Batch, *targets: Any) -> Any:
+    def small(self, batch, *targets):
         if self.network.training and not self.network.recompute and name == "auto":
             raise cpu_error()
         with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
@@ -211,9 +194,7 @@ def test_a_row_that_fits_only_without_its_activations_is_trained_with_the_same_b
         (AtOnce(2), AtOnce(1, recompute=True), AtOnce(1, recompute=True)),
     ],
 )
-def test_ranks_agree_on_what_fits_the_fullest(
-    config: Callable[..., RunConfig], here: AtOnce, there: AtOnce, both: AtOnce
-) -> None:
+def test_ranks_agree_on_what_fits_the_fullest(config, here, there, both):
     engine, other = (TorchEngine(prepare_run(run := config()).model, run.optimizer, run.engine, 0) for _ in range(2))
     engine.at_once, other.at_once = here, there
     engine.processes = OneOfTwo([5.0, 2, 0, *other.fit.numbers()])
@@ -221,9 +202,7 @@ def test_ranks_agree_on_what_fits_the_fullest(
     assert engine.at_once == both
 
 
-def test_a_dry_run_of_ranks_agrees_on_rows_and_then_sends(
-    config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_of_ranks_agrees_on_rows_and_then_sends(config, store, monkeypatch):
     """So that none waits for another that still compiles, and what is sent takes memory as in a step."""
     run, events = config(), list[object]()
     engine = TorchEngine(prepare_run(run).model, run.optimizer, run.engine, 0)
@@ -241,9 +220,7 @@ def test_a_dry_run_of_ranks_agrees_on_rows_and_then_sends(
     assert events == [False, "exchange", True, 1, "exchange"]
 
 
-def test_an_update_that_is_begun_again_lacks_nothing(
-    config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_is_begun_again_lacks_nothing(config, monkeypatch):
     """Where memory runs out between two buffers, or two optimizers."""
     run = config(**{"optimizer.kind": "muon"})
     engine = TorchEngine(prepare_run(run).model, run.optimizer, run.engine, 0)
@@ -261,14 +238,12 @@ def test_an_update_that_is_begun_again_lacks_nothing(
     assert len(engine.weights.gradients._sums) == 2
 
 
-def test_memory_is_freed_once_nothing_holds_what_ran_out(
-    config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_freed_once_nothing_holds_what_ran_out(config, store, monkeypatch):
     """The frames of an error hold activations: a cache that is emptied before they go keeps them."""
     batch, activations, freed = Loader(config(), store).batch(0, 0), list[weakref.ref[Tensor]](), list[bool]()
     monkeypatch.setattr(fit, "warn", lambda text: freed.append(activations[-1]() is None))
 
-    def full() -> str:
+    def full():
         activation = torch.zeros(3)
         activations.append(weakref.ref(activation))
         if len(activations) < 4:
@@ -280,20 +255,16 @@ def test_memory_is_freed_once_nothing_holds_what_ran_out(
     assert freed == [True, True, True]
 
 
-def test_other_errors_are_not_taken_for_memory(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_errors_are_not_taken_for_memory(config, tmp_path, monkeypatch):
     small_memory(monkeypatch, 0, lambda: RuntimeError("shapes do not fit"))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         task.pretrain(config(), str(tmp_path / "run"))
 
 
-def test_a_save_that_takes_long_meets_no_second_copy_of_the_state(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_that_takes_long_meets_no_second_copy_of_the_state(config, tmp_path, monkeypatch):
     save, read, writing, met = checkpoint.save, TorchEngine.read, list[bool](), list[bool]()
 
-    def slow(*given: Any, **options: Any) -> str:
+    def slow(*given, **options):
         writing.append(True)
         time.sleep(0.1)
         path = save(*given, **options)
@@ -306,9 +277,7 @@ def test_a_save_that_takes_long_meets_no_second_copy_of_the_state(
     assert met == [False] * 4
 
 
-def test_a_model_too_large_for_the_machine_is_said_before_the_run(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_too_large_for_the_machine_is_said_before_the_run(config, tmp_path, monkeypatch):
     """Also where nobody named the device, where a container may have less than the machine, and where several processes
     share it."""
     run, place = config(), tmp_path / "run"
@@ -331,7 +300,7 @@ DROPOUT = {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
 
 
 @pytest.mark.parametrize("keys", [{}, {"optimizer.kind": "muon", "model.architecture": "modernbert", **DROPOUT}])
-def test_a_dry_run_changes_no_number(config: Callable[..., RunConfig], store: TokenStore, keys: dict[str, Any]) -> None:
+def test_a_dry_run_changes_no_number(config, store, keys):
     run = config(**keys)
     loader, model, ends = Loader(run, store), prepare_run(run).model, []
     for tried in (False, True):
@@ -353,16 +322,14 @@ def test_a_dry_run_changes_no_number(config: Callable[..., RunConfig], store: To
     require_same(plain, after)
 
 
-def test_memory_runs_out_before_the_first_step(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_memory_runs_out_before_the_first_step(config, tmp_path, monkeypatch, capfd):
     """Also that of the evaluation, which this run would come to later."""
-    events: list[str] = []
+    events = []
     small_memory(monkeypatch, 2, cpu_error)
     dry_run, step, evaluate = TorchEngine.dry_run, TorchEngine.step, TorchEngine.evaluate
 
-    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: TorchEngine, *arguments: Any) -> Any:
+    def noted(name, real):
+        def call(self, *arguments):
             events.append(f"{name} {self.at_once.rows}")
             return real(self, *arguments)
 

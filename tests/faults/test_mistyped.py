@@ -15,12 +15,10 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from in_process import Cli, ConfigFile
 
 from maskwright.config import recipes
 from maskwright.config.foreign_names import COMMANDS
 from maskwright.core import storage
-from maskwright.data.store import TokenStore
 from maskwright.processes.child import python_module
 
 OF_IDS = (
@@ -30,7 +28,7 @@ OF_IDS = (
 """Options of `data convert` that have no effect on what a store is written as."""
 
 
-def rows(table: str) -> list[tuple[str, str]]:
+def rows(table):
     """The pairs of a table of `what is typed => what is said`."""
     pairs = (row.split(" => ") for row in table.replace("\n    => ", " => ").strip().splitlines())
     return [(words, said) for words, said in pairs]
@@ -97,7 +95,7 @@ fine-tune x.yaml => `maskwright finetune CONFIG --run RUN`
         *((f"data convert s --to t --to-format parquet --{words}", "leave it out") for words in OF_IDS),
     ],
 )
-def test_what_is_typed_otherwise_here(cli: Cli, words: str, fix: str) -> None:
+def test_what_is_typed_otherwise_here(cli, words, fix):
     result = cli(*words.split())
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert f". Fix: {fix}" in result.error
@@ -146,15 +144,8 @@ def test_what_is_typed_otherwise_here(cli: Cli, words: str, fix: str) -> None:
     ],
 )
 def test_all_unknown_options_are_one_error_and_its_command_works(
-    cli: Cli,
-    store: TokenStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    words: str,
-    gone: int,
-    sets: str,
-) -> None:
+    cli, store, tmp_path, monkeypatch, command, words, gone, sets
+):
     monkeypatch.chdir(tmp_path)
     yaml = tmp_path / "x.yaml"
     sizes = "{hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64}"
@@ -193,12 +184,12 @@ export r --out x --hub_model_id a/b => export r --to x --push a/b
 
 
 @pytest.mark.parametrize(("typed", "corrected"), rows(CORRECTED))
-def test_a_corrected_line_is_of_the_command_that_was_typed(cli: Cli, typed: str, corrected: str) -> None:
+def test_a_corrected_line_is_of_the_command_that_was_typed(cli, typed, corrected):
     result = cli(*typed.split())
     assert (result.code, result.err.splitlines()[-1].strip()) == (2, f"maskwright {corrected}"), result.err
 
 
-def test_every_flag_of_the_pages_has_a_word(cli: Cli) -> None:
+def test_every_flag_of_the_pages_has_a_word(cli):
     """Of the tables of flags on the pages for those who come from elsewhere."""
     root = Path(__file__).resolve().parents[2]
     for page, heading, command in (
@@ -216,7 +207,7 @@ def test_every_flag_of_the_pages_has_a_word(cli: Cli) -> None:
             assert "--help` lists them" not in error, (page, flag)
 
 
-def test_every_advised_command_is_there(cli: Cli) -> None:
+def test_every_advised_command_is_there(cli):
     commands = {
         each for said in COMMANDS.values() for each in re.findall(r"`maskwright ([a-z ]+?)(?: [A-Z-].*?)?`", said)
     }
@@ -225,10 +216,10 @@ def test_every_advised_command_is_there(cli: Cli) -> None:
         assert cli(*words.split(), "--help").code == 0, words
 
 
-def test_recipes_are_listed_and_printed(cli: Cli) -> None:
+def test_recipes_are_listed_and_printed(cli):
     listed = cli("recipes").out
     for kind in ("pretrain", "finetune"):
-        for name in recipes.names(kind):  # type: ignore[arg-type]
+        for name in recipes.names(kind):
             assert f"\n  {name} " in listed
             assert cli("recipes", name).out.rstrip() == recipes.read(name).rstrip()
     assert len(json.loads(cli("recipes", "--json").out)["recipes"]) == listed.count("\n  ")
@@ -279,9 +270,7 @@ submit slrum CONFIG --run out => 'slrum' is no place to run. Fix: did you mean s
 
 
 @pytest.mark.parametrize(("words", "says"), rows(MISTAKES))
-def test_mistakes_are_told_with_their_cure(
-    cli: Cli, config_file: ConfigFile, words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_told_with_their_cure(cli, config_file, words, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file in ("store/manifest.json", "runs/one/config.resolved.json"):
         (tmp_path / file).parent.mkdir(parents=True)
@@ -293,7 +282,7 @@ def test_mistakes_are_told_with_their_cure(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_package_that_is_not_installed_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_is_named(cli, monkeypatch):
     """adlfs is not among ours; s3fs and gcsfs are, in extras."""
     for package, scheme, says in (
         ("adlfs", "abfs", "abfs:// needs the package adlfs. Fix: pip install adlfs"),
@@ -306,9 +295,7 @@ def test_a_package_that_is_not_installed_is_named(cli: Cli, monkeypatch: pytest.
         assert result.code == 2 and says in result.error
 
 
-def test_a_host_that_is_not_there_is_one_line_and_soon(
-    cli: Cli, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_is_not_there_is_one_line_and_soon(cli, config_file, tmp_path, monkeypatch):
     """gcsfs alone would try for minutes; a port on which nobody listens refuses at once, as a missing name does."""
     pytest.importorskip("gcsfs", reason="needs the gcs extra")
     with socket.socket() as nobody:
@@ -331,7 +318,7 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
             assert (result.code, "Fix: check the network and the address" in result.error) == (1, True), result.err
 
 
-def test_an_untrusted_certificate_is_no_missing_file(cli: Cli, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_no_missing_file(cli, tmp_path):
     words = shlex.split("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost")
     openssl = shutil.which("openssl") or pytest.skip("needs openssl, to make a certificate")
     subprocess.run([openssl, *words, "-keyout", "key", "-out", "cert"], cwd=tmp_path, check=True, capture_output=True)
@@ -348,9 +335,7 @@ def test_an_untrusted_certificate_is_no_missing_file(cli: Cli, tmp_path: Path) -
         server.shutdown()
 
 
-def test_a_public_bucket_without_keys_has_an_address_with_https(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_public_bucket_without_keys_has_an_address_with_https(cli, tmp_path, monkeypatch):
     pytest.importorskip("s3fs", reason="needs the extra s3")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
@@ -364,7 +349,7 @@ def test_a_public_bucket_without_keys_has_an_address_with_https(
     fsspec.filesystem("s3").clear_instance_cache()  # those without keys
 
 
-def test_a_signal_during_the_imports_is_told_in_one_line() -> None:
+def test_a_signal_during_the_imports_is_told_in_one_line():
     program = """if True:
         import os, signal, sys
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests themselves may run in the background
@@ -378,7 +363,7 @@ def test_a_signal_during_the_imports_is_told_in_one_line() -> None:
     assert (ended.returncode, ended.stderr) == (75, "stopped: run the command again\n")
 
 
-def test_no_file_of_the_working_directory_is_run(tmp_path: Path) -> None:
+def test_no_file_of_the_working_directory_is_run(tmp_path):
     """Whoever works in a folder of data runs none of its files, neither by a command nor by those that it starts."""
     for name in ("maskwright", "typer", "yaml", "queue", "tokenizers"):
         (tmp_path / f"{name}.py").write_text("open('RUN', 'a').write(__name__)\n")

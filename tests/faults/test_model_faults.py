@@ -7,14 +7,13 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from drawn import cases
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process import SHAPE, Cli, ConfigFile
+from in_process import SHAPE
 from safetensors.numpy import save_file
 
 from maskwright.core.errors import InputError, TokenizerError
@@ -29,7 +28,7 @@ Refused = Callable[[], list[str]]
 
 
 @pytest.fixture
-def refused(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> Refused:
+def refused(cli, folder, config_file, tmp_path):
     """What each command that opens a model folder says, after a look at its exit code and at what it left."""
     commands = (
         ("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out"),
@@ -37,7 +36,7 @@ def refused(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> 
         ("export", folder, "--to", tmp_path / "out"),
     )
 
-    def said() -> list[str]:
+    def said():
         found = [cli(*command) for command in commands]
         assert [result.code for result in found] == [2, 2, 2], [result.err for result in found]
         assert not (tmp_path / "out").exists() and all(len(result.error) < 500 for result in found)
@@ -47,7 +46,7 @@ def refused(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt", "weights.pth", "x.pkl"])
-def test_pickled_weights_are_never_opened(refused: Refused, name: str, folder: Path) -> None:
+def test_pickled_weights_are_never_opened(refused, name, folder):
     os.rename(folder / WEIGHTS, folder / name)
     for line in refused():
         assert f"{folder}/{name}: holds pickled weights, which can run code when opened. Fix: " in line
@@ -57,17 +56,17 @@ def test_pickled_weights_are_never_opened(refused: Refused, name: str, folder: P
 # ---- safetensors ---------------------------------------------------------------------------------------------------
 
 
-def raw(header: Any, data: bytes = b"", size: int | None = None) -> bytes:
+def raw(header, data=b"", size=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if size is None else size).to_bytes(8, "little") + text + data
 
 
-def tensor(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, Any]:
+def tensor(begin, end, shape, dtype="F32"):
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
 FOUR, EIGHT, TWELVE = (b"\0" * size for size in (4, 8, 12))
-ABSURD: dict[str, bytes] = {
+ABSURD = {
     "header of 2^63": raw({}, size=2**63),
     "header of all ones": raw({}, size=2**64 - 1),
     "long": raw(b" " * 20_000_000),
@@ -89,7 +88,7 @@ ABSURD: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", ABSURD)
-def test_absurd_safetensors_are_refused(refused: Refused, name: str, folder: Path) -> None:
+def test_absurd_safetensors_are_refused(refused, name, folder):
     (folder / WEIGHTS).write_bytes(ABSURD[name])
     for line in refused():
         assert str(folder) in line
@@ -100,7 +99,7 @@ ODD = (None, [], {}, True, -4, 7, 2**70, 10**300, 1.5, "big", "F31", [None], ["a
 
 @given(data=st.data(), value=st.sampled_from(ODD))
 @cases(100)
-def test_any_edit_of_a_header_is_refused(data: st.DataObject, value: Any, folder: Path) -> None:
+def test_any_edit_of_a_header_is_refused(data, value, folder):
     content = raw_of(folder)
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
@@ -116,7 +115,7 @@ def test_any_edit_of_a_header_is_refused(data: st.DataObject, value: Any, folder
 
 @given(at=st.floats(0, 1, exclude_max=True), flip=st.sampled_from([0, 1, 128]))
 @cases(100)
-def test_any_cut_or_flipped_bit_of_a_header_is_refused_or_changes_nothing(at: float, flip: int, folder: Path) -> None:
+def test_any_cut_or_flipped_bit_of_a_header_is_refused_or_changes_nothing(at, flip, folder):
     content = raw_of(folder)
     where = int(at * (8 + int.from_bytes(content[:8], "little") if flip else len(content)))
     (folder / WEIGHTS).write_bytes(
@@ -130,7 +129,7 @@ def test_any_cut_or_flipped_bit_of_a_header_is_refused_or_changes_nothing(at: fl
         assert flip and all(np.array_equal(found[name], value) for name, value in initial_parameters(SHAPE, 0).items())
 
 
-def raw_of(folder: Path) -> bytes:
+def raw_of(folder):
     """The good weights, also after a case that spoilt them."""
     good = folder / "good"
     if not good.exists():
@@ -138,13 +137,13 @@ def raw_of(folder: Path) -> bytes:
     return good.read_bytes()
 
 
-def require_one_line(folder: Path) -> None:
+def require_one_line(folder):
     with pytest.raises(InputError) as caught:
         read_model_folder(str(folder))
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-def test_a_name_that_is_there_twice_is_refused(refused: Refused, folder: Path) -> None:
+def test_a_name_that_is_there_twice_is_refused(refused, folder):
     """Also one of the model's own, which would otherwise be whichever came last."""
     content = (folder / WEIGHTS).read_bytes()
     size = int.from_bytes(content[:8], "little")
@@ -155,14 +154,14 @@ def test_a_name_that_is_there_twice_is_refused(refused: Refused, folder: Path) -
     assert "lm_head.bias" in refused()[0]
 
 
-def test_a_tensor_in_two_parts_is_refused(refused: Refused, folder: Path) -> None:
+def test_a_tensor_in_two_parts_is_refused(refused, folder):
     shutil.copy(folder / WEIGHTS, folder / "a.safetensors")
     shutil.move(folder / WEIGHTS, folder / "b.safetensors")
     (folder / f"{WEIGHTS}.index.json").write_text('{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}')
     assert "is in two of its files" in refused()[0]
 
 
-def test_a_file_much_larger_than_the_model_is_not_read(cli: Cli, folder: Path) -> None:
+def test_a_file_much_larger_than_the_model_is_not_read(cli, folder):
     """100 GB that take no room on disk, under a header that describes them truly."""
     size = 100_000_000_000
     (folder / WEIGHTS).write_bytes(raw({"a": tensor(0, size, [size // 4])}))
@@ -181,18 +180,14 @@ NAMES = ("../secret.safetensors", "/etc/hostname", "..", "", "x\0y", "sub/x.safe
 @pytest.mark.parametrize(
     "listing", [*({"weight_map": {"a": name}} for name in NAMES), {"weight_map": []}, {}, [], None], ids=str
 )
-def test_an_index_that_names_something_else_is_refused(
-    refused: Refused, listing: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_an_index_that_names_something_else_is_refused(refused, listing, folder, tmp_path):
     (folder / WEIGHTS).rename(tmp_path / "secret.safetensors")
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04")
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(listing))
     assert str(folder) in refused()[0]
 
 
-def test_links_to_weights_are_followed_and_those_that_loop_refused(
-    refused: Refused, cli: Cli, folder: Path, tmp_path: Path
-) -> None:
+def test_links_to_weights_are_followed_and_those_that_loop_refused(refused, cli, folder, tmp_path):
     """Hub caches are made of links."""
     (folder / WEIGHTS).rename(tmp_path / "blob")
     (folder / WEIGHTS).symlink_to(tmp_path / "blob")
@@ -208,7 +203,7 @@ def test_links_to_weights_are_followed_and_those_that_loop_refused(
 # ---- config.json ---------------------------------------------------------------------------------------------------
 
 
-SHAPES: dict[str, list[Any]] = {
+SHAPES = {
     "num_hidden_layers": [10**12, 10**300, "twelve", -2, 2.5, [2]],
     "hidden_size": [2**40, True],
     "vocab_size": [{"a": 1}],
@@ -224,21 +219,21 @@ SHAPES: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in SHAPES.items() for value in values])
-def test_absurd_shapes_are_refused(refused: Refused, key: str, value: Any, folder: Path) -> None:
+def test_absurd_shapes_are_refused(refused, key, value, folder):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     for line in refused():
         assert key in line and str(folder) in line
 
 
-def test_a_shape_of_a_million_layers_allocates_nothing(refused: Refused, folder: Path) -> None:
+def test_a_shape_of_a_million_layers_allocates_nothing(refused, folder):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 60_000_000}))
     assert "has no tensor roberta.encoder.layer.2" in refused()[0]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "null", "[" * 100_000, '{"hidden_size": ' + "1" * 5000 + "}", "\xff"])
-def test_a_config_that_is_something_else_is_refused(refused: Refused, content: str, folder: Path) -> None:
+def test_a_config_that_is_something_else_is_refused(refused, content, folder):
     (folder / "config.json").write_text(content, encoding="latin-1")
     assert f"{folder}/config.json" in refused()[0]
 
@@ -246,7 +241,7 @@ def test_a_config_that_is_something_else_is_refused(refused: Refused, content: s
 # ---- tokenizer.json ------------------------------------------------------------------------------------------------
 
 
-STEPS: dict[str, list[Any]] = {
+STEPS = {
     "pre_tokenizer": [
         None,
         [[["ByteLevel"]]],
@@ -258,7 +253,7 @@ STEPS: dict[str, list[Any]] = {
 }
 NO_TOKENIZER = [((key,), value) for key, values in STEPS.items() for value in values]
 NO_TOKENIZER += [(("model", "type"), "WordPiece"), (("model", "merges"), ["no such pair of tokens"])]
-EVERY_VALUE: list[tuple[Any, ...]] = [
+EVERY_VALUE = [
     *(("model",), ("model", "type"), ("model", "vocab"), ("model", "vocab", "a"), ("model", "merges")),
     *(("model", "merges", 0), ("added_tokens",), ("added_tokens", 0, "content"), ("added_tokens", 0, "id")),
 ]
@@ -267,7 +262,7 @@ NO_TOKENIZER += [(path, value) for path in EVERY_VALUE for value in WRONG if (pa
 """(path in tokenizer.json, a value there that makes no tokenizer)."""
 
 
-def test_absurd_tokenizers_are_refused(tokenizer: str, tmp_path: Path) -> None:
+def test_absurd_tokenizers_are_refused(tokenizer, tmp_path):
     content = (Path(tokenizer) / "tokenizer.json").read_text()
     for path, value in NO_TOKENIZER:
         part = whole = json.loads(content)
@@ -283,7 +278,7 @@ def test_absurd_tokenizers_are_refused(tokenizer: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "null", "{}", "[" * 100_000, "\xff\xfe", '{"model": ' + "1" * 5000])
-def test_a_tokenizer_that_is_something_else_is_refused(content: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_something_else_is_refused(content, cli, corpus, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content, encoding="latin-1")
     for command in (
         ("data", "prepare", corpus, "--tokenizer", tmp_path, "--to", tmp_path / "out"),
@@ -293,7 +288,7 @@ def test_a_tokenizer_that_is_something_else_is_refused(content: str, cli: Cli, c
         assert (result.code, str(tmp_path / "tokenizer.json") in result.error) == (2, True), result.err
 
 
-def test_a_tokenizer_of_steps_in_steps_is_refused(cli: Cli, tokenizer: str, corpus: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_of_steps_in_steps_is_refused(cli, tokenizer, corpus, tmp_path):
     """Also where Python would go deeper, as after an import of torch's compiler."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(10_000)
@@ -309,7 +304,7 @@ def test_a_tokenizer_of_steps_in_steps_is_refused(cli: Cli, tokenizer: str, corp
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_weights_that_are_not_finite_are_named(refused: Refused, folder: Path, value: float) -> None:
+def test_weights_that_are_not_finite_are_named(refused, folder, value):
     """Training would only find a loss of nan, and advise a lower learning rate."""
     parameters = initial_parameters(SHAPE, 0)
     name = next(name for name in parameters if name.endswith("query.weight"))

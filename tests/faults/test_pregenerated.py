@@ -3,20 +3,15 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import transformers
 from conftest import small_config
-from in_process import Cli
 from original_epochs import lines, text_of, write_folder
 from reference.stored import documents_of
 from tokenizer_kinds import with_words
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
 from maskwright.data.converted_store import open_epochs
@@ -31,7 +26,7 @@ from maskwright.text.vocabulary import token_strings
 
 
 @pytest.fixture(scope="module")
-def ours(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ours(corpus, tokenizer, tmp_path_factory):
     """With the tokenizer in it."""
     texts = [document.text for document in Sources([str(corpus)], layout="sentences")]
     folder = write_folder(tmp_path_factory.mktemp("pregenerated") / "ours", texts, tokenizer, 48)
@@ -40,30 +35,30 @@ def ours(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def theirs(tokenizer: str, corpus: Path, tmp_path: Path) -> Path:
+def theirs(tokenizer, corpus, tmp_path):
     texts = [document.text for document in Sources([str(corpus)], layout="sentences")]
     return write_folder(tmp_path / "theirs", texts, tokenizer, 48, 60)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MASKWRIGHT_CACHE", str(folder))
         yield folder
 
 
-def numbered(folder: Path) -> list[tuple[int, int, dict[str, Any]]]:
+def numbered(folder):
     """(epoch, line, example) of all epochs."""
     files = (lines(path) for path in sorted(folder.glob("epoch_?.json")))
     return [(epoch, number, example) for epoch, file in enumerate(files) for number, example in enumerate(file, 1)]
 
 
-def pregenerated(folder: Path, **keys: Any) -> RunConfig:
+def pregenerated(folder, **keys):
     return small_config(str(folder), **{"data.format": "pregenerated", "data.seq_len": 48, **keys})
 
 
-def test_a_run_reads_the_text_of_the_files_and_counts_each_as_an_epoch(ours: Path, tokenizer: str) -> None:
+def test_a_run_reads_the_text_of_the_files_and_counts_each_as_an_epoch(ours, tokenizer):
     """A slow twin: the documents of the store, found again among the lines; the masks are those of any run."""
     store, strings = open_epochs(str(ours)), token_strings(tokenizer)
     examples = [(epoch, number, text_of(example)) for epoch, number, example in numbered(ours)]
@@ -87,9 +82,7 @@ def test_a_run_reads_the_text_of_the_files_and_counts_each_as_an_epoch(ours: Pat
     assert both.manifest["splits"]["train"]["documents"] == 2 * len(examples)
 
 
-def test_a_token_that_the_vocabulary_lacks_is_read_as_transformers_reads_it(
-    theirs: Path, tokenizer: str, tmp_path: Path
-) -> None:
+def test_a_token_that_the_vocabulary_lacks_is_read_as_transformers_reads_it(theirs, tokenizer, tmp_path):
     """`[MASK]` is the unknown token to RoBERTa, also where the vocabulary has a word `None`."""
     folder = with_words(tokenizer, tmp_path / "words", "None")
     (folder / "config.json").write_text('{"model_type": "roberta"}')
@@ -109,7 +102,7 @@ def test_a_token_that_the_vocabulary_lacks_is_read_as_transformers_reads_it(
     assert documents_of(opened.split("train"))[3][1] == reader.unk_token_id
 
 
-def test_a_run_is_judged_by_other_text(ours: Path, corpus: Path, tokenizer: str, tmp_path: Path, cli: Cli) -> None:
+def test_a_run_is_judged_by_other_text(ours, corpus, tokenizer, tmp_path, cli):
     sources, half = Sources([str(corpus)], layout="sentences"), PrepareOptions(valid_fraction=0.5)
     held_out = prepare(Request(sources, tokenizer, str(tmp_path / "held"), half))
     file, run = tmp_path / "run.yaml", RunDirectory(str(tmp_path / "run"))
@@ -138,7 +131,7 @@ def test_a_run_is_judged_by_other_text(ours: Path, corpus: Path, tokenizer: str,
         ("tokenizer", "has no tokenizer/, but its examples are strings of a tokenizer"),
     ],
 )
-def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str, cache: Path) -> None:
+def test_damaged_folders(what, message, theirs, tokenizer, cache):
     path = theirs / "epoch_1.json"
     examples = path.read_text().splitlines(keepends=True)
     if what in ("line", "key", "position"):
@@ -159,7 +152,7 @@ def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str, 
     assert set(theirs.parent.rglob("*")) == files and set(cache.rglob("*")) <= cached | {cache / "converted"}
 
 
-def test_a_store_for_keeps_is_that_of_a_run(theirs: Path, tokenizer: str, tmp_path: Path, cli: Cli) -> None:
+def test_a_store_for_keeps_is_that_of_a_run(theirs, tokenizer, tmp_path, cli):
     command = ("data", "convert", theirs, "--tokenizer", tokenizer, "--to", tmp_path / "store")
     refused = cli(*command, "--special-tokens", "remove")
     assert refused.code == 2 and "holds its text 2 times" in refused.err and "--valid-fraction 0" in refused.err

@@ -7,17 +7,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import ANY
 
 import fsspec
 import pytest
 from conftest import prepared, small_config
 from ended_runs import require_same_ends
-from google_cloud.fake import Cloud
 
 from maskwright.cli.main import run as command
 from maskwright.core import folder as folders
@@ -35,21 +32,19 @@ from maskwright.tasks.pretrain import run as task
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(folders, "FIRST_WAIT_SECONDS", 0.001)
     yield tmp_path / "cache" / "stores"
     fsspec.filesystem("memory").store.clear()
 
 
-def files(folder: Path | str) -> dict[str, bytes]:
+def files(folder):
     root = Path(folder)
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_store_goes_to_a_bucket_and_trains_from_there(
-    store: TokenStore, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_goes_to_a_bucket_and_trains_from_there(store, cache, tmp_path, monkeypatch, capsys):
     remote.push(store.location, "memory://bucket/store")
     remote.push(store.location, "memory://bucket/store")  # nothing is left to do
     remote.pull("memory://bucket/store", str(tmp_path / "back"))
@@ -87,7 +82,7 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     assert not [*folder.rglob("*.tmp-*")]
 
 
-def test_the_same_text_from_another_place_is_pushed_over(tokenizer: str, tmp_path: Path) -> None:
+def test_the_same_text_from_another_place_is_pushed_over(tokenizer, tmp_path):
     """Its sources, and the lines that its documents begin at, are files of the same sizes."""
     made, opened = list[TokenStore](), list[TokenStore]()
     for name, text in ("one", "a b\n\nc d\n\n"), ("two", "\n\na b\n\nc d"):
@@ -106,7 +101,7 @@ def test_the_same_text_from_another_place_is_pushed_over(tokenizer: str, tmp_pat
     assert opened[0].folder == opened[2].folder != opened[1].folder
 
 
-def test_what_lies_elsewhere_is_refused(store: TokenStore, tmp_path: Path) -> None:
+def test_what_lies_elsewhere_is_refused(store, tmp_path):
     with pytest.raises(StoreError, match=r"is not a token store: it has no manifest.json.*data push"):
         TokenStore("memory://bucket/none")
     files_there = fsspec.filesystem("memory")
@@ -140,7 +135,7 @@ def test_what_lies_elsewhere_is_refused(store: TokenStore, tmp_path: Path) -> No
     assert not files_there.exists("/bucket/damaged/manifest.json")
 
 
-def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> None:
+def test_a_damaged_shard_never_gets_its_name(store, cache):
     remote.push(store.location, "memory://bucket/store")
     there = fsspec.filesystem("memory")
     name = next(path for path in there.find("/bucket/store") if ".tokens." in path)
@@ -166,9 +161,7 @@ def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["too small", "filled meanwhile"])
-def test_a_disk_without_room_is_named_and_the_rest_comes_later(
-    how: str, store: TokenStore, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_is_named_and_the_rest_comes_later(how, store, tmp_path, cache, monkeypatch):
     remote.push(store.location, "memory://bucket/store")
     folder, whole = cache / remote._cache_name(store.manifest), sum(record["bytes"] for _, record in store._files())
     tokens, bring = store._path(store.shards[0], "tokens"), folders.Folder.download
@@ -179,7 +172,7 @@ def test_a_disk_without_room_is_named_and_the_rest_comes_later(
         else:
             file_system = type(folders.Folder("memory://bucket/store")._files)
 
-            def get_file(self: Any, name: str, to: str, get: Any = file_system.get_file, **more: Any) -> None:
+            def get_file(self, name, to, get=file_system.get_file, **more):
                 if name.endswith(os.path.basename(tokens)):
                     raise OSError(28, "No space left on device")
                 get(self, name, to, **more)
@@ -193,7 +186,7 @@ def test_a_disk_without_room_is_named_and_the_rest_comes_later(
     here, fetched = {*files(folder)}, list[str]()
     assert bool(here) is (how == "filled meanwhile") and not [name for name in here if ".tmp-" in name]
 
-    def download(self: Any, name: str, to: str) -> None:
+    def download(self, name, to):
         fetched.append(name)
         bring(self, name, to)
 
@@ -203,7 +196,7 @@ def test_a_disk_without_room_is_named_and_the_rest_comes_later(
     assert {*fetched} & shard_files == shard_files - here, "what is there already stays"
 
 
-def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cache: Path) -> None:
+def test_processes_that_ask_at_once_bring_each_file_once(store, cache):
     """file:// is the one address that several processes share here."""
     code = (
         "import sys; from maskwright.data import remote, store; bring = remote._download\n"
@@ -217,7 +210,7 @@ def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cach
     assert len(fetched) == len({*fetched}) == len([name for name in files(store.location) if name != "manifest.json"])
 
 
-def test_cloud_storage_that_fails_now_and_then(gcs: Cloud, store: TokenStore) -> None:
+def test_cloud_storage_that_fails_now_and_then(gcs, store):
     gcs.fault(".*", 503)
     remote.push(store.location, "gs://bucket/stores/one")
     gcs.fault(".*", 429)
@@ -230,7 +223,7 @@ def test_cloud_storage_that_fails_now_and_then(gcs: Cloud, store: TokenStore) ->
     assert "stores/two/manifest.json" not in gcs.files("bucket")
 
 
-def test_s3(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3(store, monkeypatch):
     pytest.importorskip("s3fs", reason="needs the extra s3")
     server = pytest.importorskip("moto.server", reason="needs moto").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -251,7 +244,7 @@ def test_s3(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
         server.stop()
 
 
-def archive(path: Path, members: dict[str, bytes | tuple[bytes, str]]) -> str:
+def archive(path, members):
     """A name's content, or (type, target) of a member that is no file."""
     with tarfile.open(path, "w:gz") as file:
         for name, content in members.items():
@@ -265,7 +258,7 @@ def archive(path: Path, members: dict[str, bytes | tuple[bytes, str]]) -> str:
     return str(path)
 
 
-def test_archives_are_unpacked_safely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_are_unpacked_safely(tmp_path, monkeypatch):
     good = archive(tmp_path / "good.tar.gz", {"set/a.arrow": b"a" * 5000, "set/meta/counts.csv": b"b"})
     with open(good, "rb") as file:
         fsspec.filesystem("memory").pipe("/bucket/good.tar.gz", file.read())
@@ -313,7 +306,7 @@ def test_archives_are_unpacked_safely(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path.parent / "up").exists()
 
 
-def test_an_archive_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_is_too_large_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "SHARE_OF_DISK", 1e-12)
     location = archive(tmp_path / "bomb.tar.gz", {"zeros": b"\0" * 10_000_000})
     with pytest.raises(InputError, match="unpacks to more than"):

@@ -1,7 +1,6 @@
 """A save withstands every fault."""
 
 import os
-from pathlib import Path
 
 import pytest
 import save_faults
@@ -16,23 +15,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 SAVES = [fault for fault, _ in save_faults.faults("")]
 
 
-def meet(folder: Path, name: str) -> str:
+def meet(folder, name):
     return next(action for fault, action in save_faults.faults(str(folder)) if name in fault)()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", SAVES)
-def test_a_save_meets_a_fault_at_each_of_its_file_operations(tmp_path: Path, fault: str) -> None:
+def test_a_save_meets_a_fault_at_each_of_its_file_operations(tmp_path, fault):
     seen = meet(tmp_path, fault)
     assert "kill" not in fault or int(seen.split()[0]) > 20
 
 
-def test_after_a_power_cut_a_manifest_names_no_file_that_is_lost(tmp_path: Path) -> None:
+def test_after_a_power_cut_a_manifest_names_no_file_that_is_lost(tmp_path):
     """What is not synced is lost with the power, and by no kill: so the order of all file operations."""
     checkpoint.save(str(tmp_path), save_faults.state(10), {}, keep=1)
-    seen: list[tuple[str, str]] = []
+    seen = []
 
-    def note(count: int, operation: str, path: str) -> None:
+    def note(count, operation, path):
         name = os.readlink(f"/proc/self/fd/{path}") if operation == "fsync" else path
         seen.append((operation, storage.final_name(os.path.relpath(name, tmp_path))))
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import warm
@@ -31,7 +30,7 @@ SIGNED = f"?v=1&token={QUERY}&X-Amz-Signature={QUERY}"
 class Mine:
     folder: Path
 
-    def run(self, *arguments: object, code: int = 0, plain: bool = False) -> str:
+    def run(self, *arguments, code=0, plain=False):
         """Both streams, after a look for canaries in them and in every file below the folder."""
         process = warm.Popen(
             [*(COMMAND if plain else STUB_HOST), *map(str, arguments)],
@@ -50,7 +49,7 @@ class Mine:
 
 
 @pytest.fixture
-def mine(tmp_path: Path, corpus: Path) -> Mine:
+def mine(tmp_path, corpus):
     for name in ("host", "host/denied", "host/broken"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("text")
@@ -59,7 +58,7 @@ def mine(tmp_path: Path, corpus: Path) -> Mine:
     return Mine(tmp_path)
 
 
-def test_a_store_and_a_run_of_text_behind_a_password(mine: Mine, tokenizer: str) -> None:
+def test_a_store_and_a_run_of_text_behind_a_password(mine, tokenizer):
     source = f"{ADDRESS}/stories.txt{SIGNED}"
     told = mine.run("data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", "--json")
     assert "https://***@host.example/stories.txt?v=1&token=***&X-Amz-Signature=***" in told
@@ -73,7 +72,7 @@ def test_a_store_and_a_run_of_text_behind_a_password(mine: Mine, tokenizer: str)
     mine.run("export", "run", "--to", "model")
 
 
-def test_reports_of_text_behind_a_password(mine: Mine) -> None:
+def test_reports_of_text_behind_a_password(mine):
     for name in ("latin.txt", "stories.txt"):
         told = mine.run("data", "audit", f"{ADDRESS}/{name}{SIGNED}", "--json")
         assert "host.example" in told or name == "stories.txt"
@@ -90,7 +89,7 @@ def test_reports_of_text_behind_a_password(mine: Mine) -> None:
         ("broken/a.txt", 2, "cannot be read: "),
     ],
 )
-def test_errors_that_quote_an_address(path: str, code: int, words: str, mine: Mine, tokenizer: str) -> None:
+def test_errors_that_quote_an_address(path, code, words, mine, tokenizer):
     source = f"{ADDRESS}/{path}{SIGNED}"
     told = mine.run("--debug", "data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", code=code)
     assert words in told and "Traceback" in told
@@ -98,7 +97,7 @@ def test_errors_that_quote_an_address(path: str, code: int, words: str, mine: Mi
     assert not (mine.folder / "store").exists()
 
 
-def test_addresses_where_only_folders_belong(mine: Mine) -> None:
+def test_addresses_where_only_folders_belong(mine):
     secret = f"s3://me:{PASSWORD}@bucket/x?token={QUERY}"
     write_config(mine.folder / "given.yaml", secret)
     for command in (
@@ -117,7 +116,7 @@ def test_addresses_where_only_folders_belong(mine: Mine) -> None:
 LABELS = {"data": {"train": "train.csv", "test": "test.csv", "label": "label"}, "model": {"init_from": "model"}}
 
 
-def test_no_file_of_labels_holds_a_secret(mine: Mine) -> None:
+def test_no_file_of_labels_holds_a_secret(mine):
     """What a YAML says goes into records, predictions and the model's card."""
     given = mine.folder / "given.yaml"
     given.write_text(json.dumps(LABELS | {"data": LABELS["data"] | {"train": f"{ADDRESS}/a.csv{SIGNED}"}}))
@@ -131,8 +130,8 @@ def test_no_file_of_labels_holds_a_secret(mine: Mine) -> None:
 
 
 @pytest.mark.parametrize("key", ["data.mixture.a.store", "data.validation.b", "checkpoint.copy_to", "model.tokenizer"])
-def test_no_key_holds_a_secret(key: str) -> None:
-    values: dict[str, Any] = {}
+def test_no_key_holds_a_secret(key):
+    values = {}
     put(values, key, f"gs://me:{PASSWORD}@bucket/x", key)
     with pytest.raises(
         ConfigError, match=rf"^a.yaml: {re.escape(key)} holds a secret: gs://me:\*\*\*@bucket/x"
@@ -143,12 +142,12 @@ def test_no_key_holds_a_secret(key: str) -> None:
         require_no_secret({"phases": [{"name": "one"}, {"name": f"https://{PASSWORD}@host"}]}, "a.yaml")
 
 
-def test_the_commands_that_quickstart_prints(mine: Mine) -> None:
+def test_the_commands_that_quickstart_prints(mine):
     told = mine.run("quickstart", "--text", f"{ADDRESS}/a.txt{SIGNED}", "--to", "q", code=1, plain=True)
     assert "$ maskwright data audit 'https://***@host.example/a.txt?v=1&token=***" in told
 
 
-def test_a_value_of_the_environment_in_an_error(mine: Mine) -> None:
+def test_a_value_of_the_environment_in_an_error(mine):
     told = mine.run("data", "verify", f"/tmp/{VARIABLES['WANDB_API_KEY']}/store", code=2)
     assert "/tmp/***/store: is not a token store" in told
 
@@ -156,7 +155,7 @@ def test_a_value_of_the_environment_in_an_error(mine: Mine) -> None:
 # ---- enabled with the change that each names -----------------------------------------------------------------------
 
 
-def test_a_comment_of_the_configuration(mine: Mine, tokenizer: str) -> None:
+def test_a_comment_of_the_configuration(mine, tokenizer):
     """The copy in the run directory is what was given, but for the secrets."""
     mine.run("data", "prepare", "host/stories.txt", "--tokenizer", tokenizer, "--to", "store")
     path = mine.folder / "given.yaml"
@@ -171,7 +170,7 @@ def test_a_comment_of_the_configuration(mine: Mine, tokenizer: str) -> None:
     )
 
 
-def test_an_error_in_the_middle_of_a_run(mine: Mine) -> None:
+def test_an_error_in_the_middle_of_a_run(mine):
     from maskwright.run.directory import RunDirectory, Status
 
     directory = RunDirectory(str(mine.folder))

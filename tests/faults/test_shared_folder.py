@@ -45,12 +45,12 @@ class Place:
     words: Callable[[str], list[str]]
     """Of the command that writes a folder of this name."""
 
-    def start(self, to: str, *prefix: str) -> subprocess.Popen[str]:
+    def start(self, to, *prefix):
         start = subprocess.Popen if prefix else warm.Popen
         words = [*prefix, sys.executable, "-c", SMALL, *self.words(to)]
         return start(words, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def made(self, to: str) -> tuple[dict[str, bytes], str]:
+    def made(self, to):
         process = self.start(to)
         try:
             out, errors = process.communicate(timeout=240)
@@ -60,7 +60,7 @@ class Place:
         return without_command(self.folder / to), out
 
 
-def without_command(folder: Path) -> dict[str, bytes]:
+def without_command(folder):
     """The files, and the manifest without the words that were typed."""
     files = files_of(folder)
     if "manifest.json" in files:
@@ -70,7 +70,7 @@ def without_command(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def place_of(kind: str, tokenizer: str, folder: Path) -> Place:
+def place_of(kind, tokenizer, folder):
     (folder / "slowly.py").write_text(SLOWLY)
     (folder / "text").mkdir()
     for number in range(8):
@@ -80,7 +80,7 @@ def place_of(kind: str, tokenizer: str, folder: Path) -> Place:
         ids[::50] = 1
         ids.tofile(folder / "text" / f"{number}.bin")
 
-    def words(to: str) -> list[str]:
+    def words(to):
         if kind == "prepare":
             more = ["--tokenizer", tokenizer, "--filter", "slowly:keep", "--layout", "sentences", "--to", to]
             return ["data", "prepare", "text/*.txt", *more, "--shard-tokens", "5000", "--valid-fraction", "0.1"]
@@ -92,9 +92,7 @@ def place_of(kind: str, tokenizer: str, folder: Path) -> Place:
 
 @pytest.mark.parametrize("kills", [pytest.param(1, id="once"), pytest.param(40, id="often", marks=pytest.mark.large)])
 @pytest.mark.parametrize(("kind", "at_once"), [("prepare", 1), ("prepare", 3), ("convert", 3)])
-def test_kills_at_any_moment_change_nothing(
-    kind: str, at_once: int, kills: int, tokenizer: str, tmp_path: Path
-) -> None:
+def test_kills_at_any_moment_change_nothing(kind, at_once, kills, tokenizer, tmp_path):
     """Of one command and of several: the same bytes, and nothing is left of those that were killed."""
     place, moments = place_of(kind, tokenizer, tmp_path), random.Random(at_once)
     began = time.monotonic()
@@ -121,7 +119,7 @@ def test_kills_at_any_moment_change_nothing(
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
-def test_two_machines_make_one_store_and_one_of_them_dies(tokenizer: str, tmp_path: Path) -> None:
+def test_two_machines_make_one_store_and_one_of_them_dies(tokenizer, tmp_path):
     """Each has a network and pids of its own, so neither sees the other but by the folder."""
     place = place_of("prepare", tokenizer, tmp_path)
     whole, told = place.made("whole")
@@ -142,9 +140,7 @@ def test_two_machines_make_one_store_and_one_of_them_dies(tokenizer: str, tmp_pa
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
-def test_a_command_ends_in_the_midst_of_a_part_and_its_processes_with_it(
-    kind: signal.Signals, tokenizer: str, tmp_path: Path
-) -> None:
+def test_a_command_ends_in_the_midst_of_a_part_and_its_processes_with_it(kind, tokenizer, tmp_path):
     """A part may take an hour. What it has claimed is free at once."""
     place = place_of("prepare", tokenizer, tmp_path)
     (tmp_path / "slowly.py").write_text(FOR_EVER)

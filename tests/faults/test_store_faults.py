@@ -4,17 +4,15 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from drawn import cases
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from in_process import Cli, ConfigFile
 from runners import files_of
 
 from maskwright.core import storage
@@ -27,22 +25,22 @@ SECOND = "train-00001.tokens.u16"
 
 
 @pytest.fixture
-def copy(store: TokenStore, tmp_path: Path) -> Path:
+def copy(store, tmp_path):
     shutil.copytree(store.location, tmp_path / "store")
     return tmp_path / "store"
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def edit(folder, change):
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
     path.write_text(json.dumps(manifest))
 
 
-def sign(folder: Path) -> None:
+def sign(folder):
     """Makes the manifest agree with the files, as a faulty writer would have: counts, sizes, hashes, fingerprint."""
 
-    def change(manifest: dict[str, Any]) -> None:
+    def change(manifest):
         for shard in manifest["shards"]:
             for role, file in shard["files"].items():
                 found = storage.digest(str(folder / file["name"]))
@@ -58,13 +56,13 @@ def sign(folder: Path) -> None:
     edit(folder, change)
 
 
-def exchange(folder: Path, one: str, other: str) -> None:
+def exchange(folder, one, other):
     os.rename(folder / one, folder / "aside")
     os.rename(folder / other, folder / one)
     os.rename(folder / "aside", folder / other)
 
 
-def put(path: Path, place: int, value: int, kind: str = "<u2") -> None:
+def put(path, place, value, kind="<u2"):
     content = np.fromfile(path, kind)
     content[place] = value
     content.tofile(path)
@@ -76,23 +74,23 @@ def put(path: Path, place: int, value: int, kind: str = "<u2") -> None:
 Spoil = Callable[[Path], object]
 
 
-def in_place_of_a_shard(make: Spoil) -> Spoil:
+def in_place_of_a_shard(make):
     return lambda folder: ((folder / SECOND).unlink(), make(folder / SECOND))
 
 
-def numbers(name: str, place: int, value: int, *, signed: bool = True) -> Spoil:
+def numbers(name, place, value, *, signed=True):
     """Another number among the ends of a shard, which a faulty writer would have signed."""
     return lambda folder: (put(folder / name, place, value, "<u8"), signed and sign(folder))
 
 
-def empty_shard(folder: Path) -> None:
+def empty_shard(folder):
     for role in ("tokens.u16", "documents.u64", "sentences.u64", "origins.u64"):
         (folder / f"train-00001.{role}").write_bytes(b"")
     sign(folder)
 
 
 FALLS, MISSING = "does not rise to the end of its", f"{SECOND}: is missing"
-DAMAGES: dict[str, tuple[Spoil, str]] = {
+DAMAGES = {
     "cut": (lambda folder: os.truncate(folder / DOCUMENTS, 64), f"{DOCUMENTS}: has "),
     "longer": (lambda folder: os.truncate(folder / TOKENS, 1 << 20), f"{TOKENS}: has "),
     "missing": (lambda folder: (folder / SECOND).unlink(), MISSING),
@@ -110,9 +108,7 @@ DAMAGES: dict[str, tuple[Spoil, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_files_are_refused_before_a_run_begins(
-    name: str, cli: Cli, copy: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_damaged_files_are_refused_before_a_run_begins(name, cli, copy, config_file, tmp_path):
     spoil, words = DAMAGES[name]
     spoil(copy)
     data = {"store": str(copy), "packing": "full_sentences" if "sentences" in words else "documents"}
@@ -122,9 +118,7 @@ def test_damaged_files_are_refused_before_a_run_begins(
     assert "sentences" in words or not (tmp_path / "out").exists()
 
 
-def test_an_id_beyond_the_vocabulary_is_never_used(
-    cli: Cli, copy: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_an_id_beyond_the_vocabulary_is_never_used(cli, copy, config_file, tmp_path):
     """400 lies inside the padded embedding, so nothing else would stop it. Only a first start reads the whole store."""
     whole = config_file(data={"store": str(copy)}, checkpoint={"save_every_steps": 1}, schedule={"steps": 30})
     assert cli("pretrain", whole, "--run", tmp_path / "out", "--stop-after-steps", 1).code == 76
@@ -141,7 +135,7 @@ def test_an_id_beyond_the_vocabulary_is_never_used(
     assert (result.code, f"{TOKENS}: holds id 400" in result.error) == (2, True), result.err
 
 
-def test_wide_ids_that_look_negative_are_refused(store: TokenStore) -> None:
+def test_wide_ids_that_look_negative_are_refused(store):
     from maskwright.data.rows import open_rows
 
     rows = open_rows(store, "train", 32, "documents")
@@ -151,9 +145,7 @@ def test_wide_ids_that_look_negative_are_refused(store: TokenStore) -> None:
         rows.materialize(np.arange(rows.totals.rows))
 
 
-def test_files_that_the_manifest_does_not_name_are_named_and_never_read(
-    cli: Cli, copy: Path, store: TokenStore
-) -> None:
+def test_files_that_the_manifest_does_not_name_are_named_and_never_read(cli, copy, store):
     shutil.copy(copy / TOKENS, copy / "train-00077.tokens.u16")
     result = cli("data", "verify", copy)
     assert result.code == 0
@@ -169,7 +161,7 @@ DECIDE = ("format", "dtype", "fingerprint", "shards", "splits")
 """Keys of a manifest on which ids depend; and the tokenizer's fingerprint."""
 
 
-def places(value: Any, *above: str | int) -> Iterator[tuple[str | int, ...]]:
+def places(value, *above):
     """The path to each value inside another."""
     for name, inside in [*value.items()] if isinstance(value, dict) else [*enumerate(value)]:
         yield (*above, name)
@@ -179,7 +171,7 @@ def places(value: Any, *above: str | int) -> Iterator[tuple[str | int, ...]]:
 
 @given(data=st.data(), value=st.sampled_from([*ODD, "taken away"]))
 @cases(150)
-def test_an_edited_manifest_is_refused(data: st.DataObject, value: Any, store: TokenStore, tmp_path: Path) -> None:
+def test_an_edited_manifest_is_refused(data, value, store, tmp_path):
     """Whatever of it that decides: any value in place of any other, and any that is gone."""
     folder = tmp_path / "store"
     if not folder.exists():
@@ -202,11 +194,11 @@ def test_an_edited_manifest_is_refused(data: st.DataObject, value: Any, store: T
     assert files_of(folder) == before
 
 
-def decides(place: tuple[str | int, ...]) -> bool:
+def decides(place):
     return place[0] in DECIDE or place == ("tokenizer",) or place == ("tokenizer", "fingerprint")
 
 
-EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+EDITS = {
     "reordered": (lambda m: m["shards"].reverse(), "was changed after it was written"),
     "shard left out": (lambda m: m["shards"].pop(0), "splits."),
     "a side left out": (lambda m: m["splits"].pop("train"), "splits.train is missing"),
@@ -218,9 +210,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edited_manifest_is_named_for_what_it_is(
-    name: str, cli: Cli, copy: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_an_edited_manifest_is_named_for_what_it_is(name, cli, copy, config_file, tmp_path):
     change, words = EDITS[name]
     edit(copy, change)
     for command in (
@@ -241,9 +231,7 @@ def test_an_edited_manifest_is_named_for_what_it_is(
     ],
     ids=lambda content: content[:12],
 )
-def test_a_manifest_that_is_something_else_is_refused(
-    content: str, cli: Cli, copy: Path, corpus: Path, tokenizer: str
-) -> None:
+def test_a_manifest_that_is_something_else_is_refused(content, cli, copy, corpus, tokenizer):
     (copy / "manifest.json").write_text(content)
     before = files_of(copy)
     for command in (
@@ -259,9 +247,7 @@ def test_a_manifest_that_is_something_else_is_refused(
 # ---- between two starts --------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_changed_between_two_starts_is_refused(
-    cli: Cli, copy: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_a_store_that_changed_between_two_starts_is_refused(cli, copy, config_file, tmp_path):
     used = config_file(data={"store": str(copy)})
     assert cli("pretrain", used, "--run", tmp_path / "out", "--stop-after-steps", 1).code == 76
     put(copy / TOKENS, 5, 300)
@@ -273,9 +259,7 @@ def test_a_store_that_changed_between_two_starts_is_refused(
     assert files_of(tmp_path / "out") == before
 
 
-def test_a_url_without_a_store_is_named(
-    cli: Cli, config_file: ConfigFile, corpus: Path, tokenizer: str, tmp_path: Path
-) -> None:
+def test_a_url_without_a_store_is_named(cli, config_file, corpus, tokenizer, tmp_path):
     result = cli("pretrain", config_file(data={"store": "memory://bucket/store"}), "--run", tmp_path / "out")
     assert (result.code, "memory://bucket/store: is not a token store: it has no" in result.error) == (2, True)
     epochs = config_file(data={"store": "memory://bucket/epochs", "format": "pregenerated"})

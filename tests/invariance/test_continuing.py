@@ -6,8 +6,6 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,12 +42,12 @@ from maskwright.training.stop import StopRequest
 Config = Callable[..., RunConfig]
 
 
-def stopped_after(steps: int, config: RunConfig, run: Path) -> None:
+def stopped_after(steps, config, run):
     with pytest.raises(StoppedEarly):
         task.pretrain(config, str(run), stop_request=StopRequest(stop_after_steps=steps))
 
 
-def test_a_run_that_grows_before_its_decay_is_the_longer_run(config: Config, tmp_path: Path) -> None:
+def test_a_run_that_grows_before_its_decay_is_the_longer_run(config, tmp_path):
     keys = {"schedule.kind": "wsd"}
     long, grown = config(**keys, **{"schedule.steps": 20}), tmp_path / "grown"
     stopped_after(8, config(**keys, **{"schedule.steps": 10}), grown)  # its decay begins after step 8
@@ -71,7 +69,7 @@ def test_a_run_that_grows_before_its_decay_is_the_longer_run(config: Config, tmp
     assert RunDirectory(str(grown)).read_record().changes == (change,)
 
 
-def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, tmp_path: Path) -> None:
+def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config, tmp_path):
     keys = {"schedule.kind": "wsd", "checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
     run = tmp_path / "run"
     task.pretrain(config(**keys, **{"schedule.steps": 10}), str(run))
@@ -106,9 +104,7 @@ def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, 
     ],
     ids=["fewer", "linear", "phases", "another seed"],
 )
-def test_what_cannot_grow_says_why(
-    before: dict[str, Any], now: dict[str, Any], why: str, config: Config, tmp_path: Path
-) -> None:
+def test_what_cannot_grow_says_why(before, now, why, config, tmp_path):
     keys = {"schedule.kind": "wsd", "schedule.steps": 12} | before
     stopped_after(2, config(**keys), tmp_path / "run")
     with pytest.raises(ConfigError, match=why):
@@ -119,7 +115,7 @@ def test_what_cannot_grow_says_why(
 
 
 @pytest.fixture(scope="module")
-def parent(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def parent(store, tmp_path_factory):
     """12 steps in wsd, of which step 8 is the last before the decay; checkpoints at 4, 8 and 12."""
     run = tmp_path_factory.mktemp("parent") / "wsd"
     task.pretrain(small_config(store.location, **PARENT), str(run))
@@ -132,7 +128,7 @@ CHILD = PARENT | {"schedule.steps": 4, "schedule.warmup_steps": 0, "seed": 1}
 
 
 @pytest.mark.parametrize(("engine", "kind"), [("torch", "adamw"), ("torch", "muon"), ("jax", "muon")])
-def test_the_optimizer_goes_on_where_it_was(engine: str, kind: str, config: Config) -> None:
+def test_the_optimizer_goes_on_where_it_was(engine, kind, config):
     """The moments and AdamW's bias correction: an update after three others is the same, whoever made them."""
     run = config(**{"engine.kind": engine, "optimizer.kind": kind})
     loader, shape = Loader(run, TokenStore(run.data.store)), prepare_run(run).model
@@ -154,7 +150,7 @@ def test_the_optimizer_goes_on_where_it_was(engine: str, kind: str, config: Conf
     assert not np.array_equal(one.read().parameters[name], other.read().parameters[name])
 
 
-def test_a_branch_needs_its_parent_only_to_begin(config: Config, parent: Path, tmp_path: Path) -> None:
+def test_a_branch_needs_its_parent_only_to_begin(config, parent, tmp_path):
     """It decays where its parent's stable phase was; stopped and continued without the parent it is the same."""
     own = config(**CHILD)
     gone, straight, stopped = (tmp_path / name for name in ("gone", "straight", "stopped"))
@@ -208,23 +204,19 @@ def test_a_branch_needs_its_parent_only_to_begin(config: Config, parent: Path, t
     ],
     ids=["shape", "architecture", "base", "learned positions", "optimizer", "step", "no run"],
 )
-def test_what_does_not_fit_the_parent_is_refused(
-    keys: dict[str, Any], given: str, where: str, config: Config, parent: Path, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_the_parent_is_refused(keys, given, where, config, parent, tmp_path):
     for start in (task.pretrain, dry_run):
         with pytest.raises(InputError, match=re.escape(where)):
             start(config(**CHILD | keys), str(tmp_path / "run"), f"{parent}{given}")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_fresh_optimizer_needs_a_run_to_begin_from(config: Config, tmp_path: Path) -> None:
+def test_a_fresh_optimizer_needs_a_run_to_begin_from(config, tmp_path):
     with pytest.raises(InputError, match="--fresh-optimizer needs --from"):
         task.pretrain(config(), str(tmp_path / "run"), fresh_optimizer=True)
 
 
-def test_a_run_with_rotary_positions_gets_longer_rows(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_rotary_positions_gets_longer_rows(config, tmp_path, monkeypatch):
     """And computes with the base of positions that its parent ended with, until a phase has another."""
     keys, used = CHILD | {"model.architecture": "modernbert"}, list[float]()
     use = TorchEngine.use_rope_theta
@@ -241,7 +233,7 @@ def test_a_run_with_rotary_positions_gets_longer_rows(
     assert (short.max_seq_len, short.rope_theta) == (32, 160000.0)
 
 
-def test_the_same_rows_again_are_worth_a_warning(config: Config, parent: Path) -> None:
+def test_the_same_rows_again_are_worth_a_warning(config, parent):
     ready = prepare_run(config(**CHILD | {"seed": 0}), None, f"{parent}@8")
     (again,) = [line for line in ready.warnings() if "in the same order as" in line]
     assert "--set seed=1" in again
@@ -255,7 +247,7 @@ WORSE = {"schedule.kind": "constant", "optimizer.learning_rate": 0.3, "schedule.
 WORSE |= {"evaluation.every_steps": 2, "checkpoint.keep": 1, "evaluation.max_rows": 4}
 
 
-def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_path: Path) -> None:
+def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config, tmp_path):
     own, run, stopped = config(**WORSE, **{"evaluation.patience": 2}), tmp_path / "run", tmp_path / "stopped"
     task.pretrain(own, str(run))
     losses = [(line["step"], line["valid_loss"]) for line in metrics(run) if line["step"] and "valid_loss" in line]
@@ -281,7 +273,7 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
     assert load_model(str(tmp_path / "plain")).step == last
 
 
-def test_patience_that_comes_later_counts_what_is_still_kept(config: Config, tmp_path: Path) -> None:
+def test_patience_that_comes_later_counts_what_is_still_kept(config, tmp_path):
     """The first checkpoints, the best ones, are gone by then."""
     run, kept = tmp_path / "run", tmp_path / "run/checkpoints"
     keys = WORSE | {"checkpoint.save_every_steps": 1, "checkpoint.keep": 2, "schedule.steps": 8}
@@ -298,7 +290,7 @@ def test_patience_that_comes_later_counts_what_is_still_kept(config: Config, tmp
         load_model(str(run))
 
 
-def test_the_best_evaluation_has_a_checkpoint() -> None:
+def test_the_best_evaluation_has_a_checkpoint():
     seen = [(2, 0.5), (4, 0.7), (6, 0.9), (8, 0.7), (10, math.nan), (12, 0.8)]
     for saved, step, settled in (({2}, 2, True), ({8, 12}, 8, False), ({4, 8}, 4, True), ({12}, 12, False)):
         best = Best(3, lower=True)
@@ -314,14 +306,14 @@ def test_the_best_evaluation_has_a_checkpoint() -> None:
     assert (f1.step, f1.settled) == (8, True)
 
 
-def test_patience_needs_held_out_text(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_patience_needs_held_out_text(corpus, tokenizer, tmp_path):
     source = Sources([str(corpus)], layout="sentences")
     nothing = prepare(Request(source, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.0))).location
     with pytest.raises(ConfigError, match="evaluation.patience: needs held-out text"):
         prepare_run(small_config(nothing, **{"evaluation.patience": 1, "evaluation.every_steps": 2}))
 
 
-def test_epochs_are_recorded_as_steps_and_a_run_of_them_grows(config: Config, tmp_path: Path) -> None:
+def test_epochs_are_recorded_as_steps_and_a_run_of_them_grows(config, tmp_path):
     keys = {"checkpoint.copy_to": f"file://{tmp_path}/copies", "evaluation.max_rows": 4}
     one = config(schedule={"epochs": 0.1, "kind": "constant"}, **keys)
     steps = prepare_run(one).config.steps
@@ -337,9 +329,7 @@ def test_epochs_are_recorded_as_steps_and_a_run_of_them_grows(config: Config, tm
     assert RunDirectory(str(tmp_path / "run")).read_record().changes[0].step == steps
 
 
-def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_shares(
-    config: Config, tmp_path: Path
-) -> None:
+def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_shares(config, tmp_path):
     shares = {"kind": "wsd", "warmup_share": 0.3, "decay_share": 0.2}  # a warm-up of 3 steps of 10, and of 6 of 20
     grown, straight = tmp_path / "grown", tmp_path / "straight"
     stopped_after(6, config(schedule=shares | {"steps": 10}), grown)
@@ -355,7 +345,7 @@ def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_sh
         dry_run(config(schedule=shares | {"steps": 24, "warmup_share": 0.2}), str(grown))
 
 
-def test_a_changed_length_is_put_right_by_steps_also_where_the_file_has_epochs(config: Config, tmp_path: Path) -> None:
+def test_a_changed_length_is_put_right_by_steps_also_where_the_file_has_epochs(config, tmp_path):
     run, keys = tmp_path / "run", {"checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
     task.pretrain(config(schedule={"epochs": 0.05, "kind": "wsd"}, **keys), str(run))
     for epochs, fix in (

@@ -4,8 +4,6 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +16,7 @@ from reference import parity
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError, MaskwrightError, StoppedEarly
-from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.jax.engine import JaxEngine
 from maskwright.engines.jax.layout import ShardingLayout
@@ -34,11 +30,11 @@ from maskwright.training.stop import StopRequest
 parity.use_virtual_devices()
 
 Make = Callable[..., RunConfig]
-JAX: dict[str, Any] = {"engine.kind": "jax"}
+JAX = {"engine.kind": "jax"}
 RATE = 1e-3
 
 
-def make(kind: type[Any], config: Make, store: TokenStore, **keys: Any) -> tuple[Any, Loader]:
+def make(kind, config, store, **keys):
     """An engine at step 0, and what feeds it."""
     run = config(**keys)
     shape = model_config(run.model, store.vocabulary.size, run.data.seq_len)
@@ -47,13 +43,13 @@ def make(kind: type[Any], config: Make, store: TokenStore, **keys: Any) -> tuple
     return engine, Loader(run, store)
 
 
-def loss_of(engine: Any, batches: list[Batch]) -> float:
+def loss_of(engine, batches):
     stats = engine.step(batches, RATE)
     assert stats is not None
     return float(stats.loss_sum) / float(stats.weight)
 
 
-def train(folder: Path, *starts: RunConfig, each: int) -> tuple[TrainState, list[float]]:
+def train(folder, *starts, each):
     """The run at its end, and its losses: all `starts` but the last are stopped after `each` steps."""
     for number, config in enumerate(starts, 1):
         if number < len(starts):
@@ -66,7 +62,7 @@ def train(folder: Path, *starts: RunConfig, each: int) -> tuple[TrainState, list
     return end, [line["loss"] for line in metrics(folder) if "loss" in line]
 
 
-def furthest(one: TrainState, other: TrainState) -> float:
+def furthest(one, other):
     """Largest difference of any weight as a share of the largest in its array. Of a key's bias, whose true gradient is
     0, of the query's instead: what moved it is rounding alone."""
     shares = []
@@ -79,7 +75,7 @@ def furthest(one: TrainState, other: TrainState) -> float:
 # ---- on the way from engine to engine, start to start, device to device ---------------------------------------------
 
 
-def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path) -> None:
+def test_a_run_changes_its_engine_on_the_way(config, tmp_path):
     """Muon's too has AdamW's moments, of its embeddings."""
     keys = {"optimizer.kind": "muon", "optimizer.learning_rate": RATE}
     torch_run, jax_run = config(**keys), config(**keys, **JAX)
@@ -92,7 +88,7 @@ def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: Path) -> None:
+def test_stopped_and_continued_on_any_number_of_devices(config, tmp_path):
     """With dropout, which is drawn for each virtual worker."""
     keys = {
         "model.hidden_dropout": 0.1,
@@ -104,7 +100,7 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
         **JAX,
     }
 
-    def on(devices: int, sharding: str) -> RunConfig:
+    def on(devices, sharding):
         return config(**keys, **{"engine.devices": devices, "engine.sharding": sharding})
 
     one, two, cut = on(1, "data"), on(2, "data"), on(4, "fsdp")
@@ -120,9 +116,7 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     assert furthest(straight[0], moved[0]) < 1e-4
 
 
-def test_dropout_is_drawn_by_seed_step_and_virtual_worker(
-    config: Make, store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config, store, monkeypatch):
     keys = {"model.hidden_dropout": 0.5, "model.attention_dropout": 0.5, "batch.virtual_workers": 4, **JAX}
     one, loader = make(JaxEngine, config, store, **keys)
     batches, start = loader.batches(0), one.read()
@@ -130,7 +124,7 @@ def test_dropout_is_drawn_by_seed_step_and_virtual_worker(
     drawn = loss_of(one, batches)
     assert abs(drawn - plain.evaluate(batches).loss) > 1e-3
 
-    def at(step: int, given: list[Batch]) -> float:
+    def at(step, given):
         one.write(TrainState(step, start.parameters, one_moments))
         return loss_of(one, given)
 
@@ -151,7 +145,7 @@ def test_dropout_is_drawn_by_seed_step_and_virtual_worker(
     assert abs(loss_of(other, batches) - drawn) > 1e-4
 
 
-def test_auto_is_bf16_but_on_a_cpu() -> None:
+def test_auto_is_bf16_but_on_a_cpu():
     assert [choose_dtype("auto", device) for device in ("tpu", "cpu")] == ["bfloat16", "float32"]
     assert choose_dtype("fp32", "tpu") == "float32"
 
@@ -159,9 +153,7 @@ def test_auto_is_bf16_but_on_a_cpu() -> None:
 # ---- what the host does while the device works ----------------------------------------------------------------------
 
 
-def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
-    config: Make, store: TokenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_step_waits_for_nothing_and_compiles_nothing_twice(config, store, monkeypatch, caplog):
     engine, loader = make(JaxEngine, config, store, **JAX)
     plain, _ = make(TorchEngine, config, store)
     held_out = loader.batches(100)
@@ -175,11 +167,11 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     before = engine._vote  # of the step before: the host is one step ahead, and no more
     read = array.__int__
 
-    def asked(self: jax.Array, *_: Any) -> None:
+    def asked(self, *_):
         raise AssertionError("the host waits for the device")
 
-    def asked_for_number(self: jax.Array) -> int:
-        return read(self) if self is before else asked(self)  # type: ignore[return-value]
+    def asked_for_number(self):
+        return read(self) if self is before else asked(self)
 
     with monkeypatch.context() as patch:
         for name in ("__float__", "__int__", "__bool__", "__index__", "__array__", "block_until_ready", "item"):
@@ -208,7 +200,7 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
 
 
 @pytest.mark.long
-def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, store: TokenStore) -> None:
+def test_a_device_has_its_part_of_everything_and_activations_stay(config, store):
     keys = {"batch.virtual_workers": 8, "engine.devices": 4, "engine.sharding": "fsdp", "optimizer.kind": "muon"}
     engine, _ = make(JaxEngine, config, store, **keys, **JAX)
     layout = engine.program.layout
@@ -220,7 +212,7 @@ def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, 
 
     deep = {"model.hidden_size": 256, "model.num_attention_heads": 4, "model.num_hidden_layers": 8}
 
-    def compiled(devices: int, sharding: str, micro_batches: int = 2) -> tuple[int, int, str]:
+    def compiled(devices, sharding, micro_batches=2):
         """Bytes of the arguments and of what is made on the way, on one device, and the program."""
         given = {**deep, **JAX, "engine.devices": devices, "engine.sharding": sharding}
         run = config(**given)
@@ -239,7 +231,7 @@ def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, 
 
 
 @pytest.mark.parametrize("kind", [TorchEngine, JaxEngine])
-def test_only_the_ratio_of_weights_counts(kind: type[Any], config: Make, store: TokenStore) -> None:
+def test_only_the_ratio_of_weights_counts(kind, config, store):
     """As those of classes, whose sum over a batch may be below 1."""
     keys = {} if kind is TorchEngine else JAX
     states, losses = [], []
@@ -256,13 +248,11 @@ def test_only_the_ratio_of_weights_counts(kind: type[Any], config: Make, store: 
 # ---- faults -------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_step_that_is_not_finite_nothing_changes(
-    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_step_that_is_not_finite_nothing_changes(config, tmp_path, monkeypatch):
     """The device runs ahead: what is bad is found at the next log line, named by its step, and has changed nothing."""
     batch = Loader.batch
 
-    def poisoned(self: Loader, step: int, virtual_worker: int) -> Batch:
+    def poisoned(self, step, virtual_worker):
         found = batch(self, step, virtual_worker)
         return replace(found, weights=found.weights * np.float32(np.nan)) if (step, virtual_worker) == (5, 1) else found
 
@@ -270,7 +260,7 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     run = config(**{"logging.every_steps": 4, "checkpoint.save_every_steps": 4}, **JAX)
     parameters, step = [], JaxEngine.step
 
-    def watched(self: JaxEngine, *arguments: Any) -> Any:
+    def watched(self, *arguments):
         stats = step(self, *arguments)
         parameters.append(self.read().parameters)
         return stats
@@ -284,14 +274,14 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     assert (tmp_path / "run/not-finite/step-00000005/step.json").exists()
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: bool = False) -> list[int]:
+def small_memory(monkeypatch, rows, *, compiler_knows=False):
     """A device on which programs of more than `rows` rows at once end without memory; rows of each that ran."""
     compiled, seen = JaxEngine._compiled, []
 
-    def limited(self: JaxEngine, what: str, arguments: tuple[Any, ...], batch: Batch, **options: Any) -> Any:
+    def limited(self, what, arguments, batch, **options):
         at_once = len(batch.input_ids) // self.program_like(batch).parts
 
-        def exhausted(*_: Any) -> Any:
+        def exhausted(*_):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
 
         if at_once > rows and compiler_knows:
@@ -305,9 +295,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: 
     return seen
 
 
-def test_a_dry_run_compiles_both_programs_and_changes_nothing(
-    config: Make, store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_compiles_both_programs_and_changes_nothing(config, store, monkeypatch):
     """And meets the memory that the compiler finds too small."""
     engine, loader = make(JaxEngine, config, store, **JAX)
     small_memory(monkeypatch, 2, compiler_knows=True)
@@ -323,15 +311,7 @@ def test_a_dry_run_compiles_both_programs_and_changes_nothing(
 
 
 @pytest.mark.parametrize(("rows", "fit", "left"), [(6, 5, 3), (7, 5, 1)])
-def test_fewer_rows_at_once_give_the_same_loss(
-    config: Make,
-    store: TokenStore,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    rows: int,
-    fit: int,
-    left: int,
-) -> None:
+def test_fewer_rows_at_once_give_the_same_loss(config, store, monkeypatch, capfd, rows, fit, left):
     keys = {"batch.micro_batch_rows": rows, "masking.kind": "span"}
     plain, loader = make(TorchEngine, config, store, **keys)
     engine, _ = make(JaxEngine, config, store, **keys, **JAX)
@@ -343,9 +323,7 @@ def test_fewer_rows_at_once_give_the_same_loss(
     assert len(warnings) == 1 and f"with {rows} rows of 32 tokens at once: computing {left} at a time" in warnings[0]
 
 
-def test_fewer_rows_at_once_go_through_a_checkpoint(
-    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_rows_at_once_go_through_a_checkpoint(config, tmp_path, monkeypatch):
     run = config(**{"schedule.steps": 4}, **JAX)
     with monkeypatch.context() as patch:
         small_memory(patch, 2)
@@ -358,9 +336,7 @@ def test_fewer_rows_at_once_go_through_a_checkpoint(
     require_same(straight[0], parts[0])
 
 
-def test_one_row_too_many_is_an_error_of_one_line(
-    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_row_too_many_is_an_error_of_one_line(config, tmp_path, monkeypatch):
     small_memory(monkeypatch, 0)
     with pytest.raises(MaskwrightError, match="out of memory with one row of 32 tokens"):
         task.pretrain(config(**JAX), str(tmp_path / "run"))

@@ -1,13 +1,11 @@
 """A run on a mixture of stores, from its first line to its export."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from conftest import small_config
 from ended_runs import metrics, require_same_ends
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoppedEarly
 from maskwright.data.store import TokenStore
 from maskwright.tasks.export.hugging_face import model_card
@@ -18,21 +16,19 @@ from maskwright.training.stop import StopRequest
 
 
 @pytest.fixture
-def stores(store: TokenStore, tmp_path: Path) -> dict[str, str]:
+def stores(store, tmp_path):
     """Two copies of the same store: what differs is where a row is counted."""
     for name in ("one", "two"):
         shutil.copytree(store.location, tmp_path / name)
     return {name: str(tmp_path / name) for name in ("one", "two")}
 
 
-def mixture(stores: dict[str, str], weight: float = 1.0, **keys: object) -> RunConfig:
+def mixture(stores, weight=1.0, **keys):
     sources = {"one": {"store": stores["one"], "weight": 3.0}, "two": {"store": stores["two"], "weight": weight}}
     return small_config("", **{"data.store": None, "data.mixture": sources, **keys})
 
 
-def test_a_run_on_a_mixture_stops_and_goes_on_with_the_same_bits(
-    stores: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_on_a_mixture_stops_and_goes_on_with_the_same_bits(stores, tmp_path, capsys):
     config = mixture(stores, **{"checkpoint.save_every_steps": 4})
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     task.pretrain(config, str(straight))

@@ -5,10 +5,9 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -19,7 +18,6 @@ from reference.preparer import contents, expected
 from reference.stored import documents_of
 from runners import files_of
 
-from maskwright.core.console import Progress
 from maskwright.core.errors import InputError, MaskwrightError, SourceError
 from maskwright.data.prepare import encode
 from maskwright.data.prepare.driver import prepare
@@ -29,7 +27,6 @@ from maskwright.data.store import TokenStore
 from maskwright.processes.runner import Runner
 from maskwright.text.audit import audit
 from maskwright.text.cleaning.steps import CleaningOptions
-from maskwright.text.document import Fault
 from maskwright.text.parts import columns, cut, duplicates, judge
 from maskwright.text.sources import Sources
 
@@ -37,17 +34,11 @@ from maskwright.text.sources import Sources
 class Shuffled(Runner):
     """Computes parts in an order of its own, counts them, and is killed after some."""
 
-    def __init__(self, seed: int = 0, killed_after: int | None = None) -> None:
+    def __init__(self, seed=0, killed_after=None):
         super().__init__()
         self.seed, self.killed_after, self.computed = seed, killed_after, list[str]()
 
-    def run(
-        self,
-        work: Callable[[Any], Any],
-        parts: Iterable[tuple[int, Any] | None],
-        sizes: Mapping[int, int],
-        bar: Progress,
-    ) -> Generator[tuple[int, Any]]:
+    def run(self, work, parts, sizes, bar):
         order = [item for item in parts if item]
         random.Random(self.seed).shuffle(order)
         for number, part in order:
@@ -57,13 +48,13 @@ class Shuffled(Runner):
             yield number, work(part)
 
 
-def stories(path: Path, count: int, seed: int, more: str = "") -> None:
+def stories(path, count, seed, more=""):
     text = "\n\n".join("\n".join(lines) for lines in documents(count, seed))
     path.write_text(f"{text}\n\n{more}".strip() + "\n", encoding="utf-8")
 
 
 @pytest.fixture
-def sentences(tmp_path: Path) -> Path:
+def sentences(tmp_path):
     """Files of sentences with blank lines between documents, some of which are in several files."""
     folder = tmp_path / "text"
     folder.mkdir()
@@ -74,7 +65,7 @@ def sentences(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Path:
+def records(tmp_path):
     """JSON lines, plain and compressed, with copies and near copies in other files."""
     folder, generator = tmp_path / "records", random.Random(5)
     folder.mkdir()
@@ -97,13 +88,13 @@ Files = Callable[[str], Path]
 
 
 @pytest.fixture
-def files(request: pytest.FixtureRequest) -> Files:
-    return lambda kind: request.getfixturevalue(kind)  # type: ignore[no-any-return]
+def files(request):
+    return lambda kind: request.getfixturevalue(kind)
 
 
-def in_one_shard(shards: list[tuple[str, dict[str, list[int]]]]) -> dict[str, dict[str, list[int]]]:
+def in_one_shard(shards):
     """The numbers of each split, as of one shard."""
-    joined: dict[str, dict[str, list[int]]] = {}
+    joined = {}
     for split, numbers in shards:
         whole = joined.setdefault(split, {role: [] for role in numbers})
         before = len(whole["tokens"])
@@ -112,12 +103,12 @@ def in_one_shard(shards: list[tuple[str, dict[str, list[int]]]]) -> dict[str, di
     return joined
 
 
-def cut_into(monkeypatch: pytest.MonkeyPatch, folder: Path, parts: int) -> None:
+def cut_into(monkeypatch, folder, parts):
     size = sum(path.stat().st_size for path in folder.iterdir())
     monkeypatch.setattr(cut, "PART_BYTES", (size // parts, size // parts))
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "plain": {"options": PrepareOptions(0.1, shard_tokens=2_000)},
     "duplicates kept": {"options": PrepareOptions(0.1, keep_duplicates=True, shard_tokens=900), "held_out": True},
     "held out": {"options": PrepareOptions(0.0, min_characters=60, shard_tokens=1_500), "held_out": True},
@@ -133,7 +124,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def request(case: str, kind: Path, folder: Path, tokenizer: str) -> Request:
+def request(case, kind, folder, tokenizer):
     held = kind.parent / "held"
     if CASES[case].get("held_out") and not held.exists():
         held.mkdir()
@@ -155,7 +146,7 @@ def request(case: str, kind: Path, folder: Path, tokenizer: str) -> Request:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """Many small batches and searches, and no waiting for the disk."""
     monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr(encode, "BATCH_CHARACTERS", 3_000)
@@ -167,9 +158,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", ["sentences", "records"])
-def test_the_store_is_that_of_the_slow_twin_in_any_number_of_parts(
-    case: str, kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
-) -> None:
+def test_the_store_is_that_of_the_slow_twin_in_any_number_of_parts(case, kind, tokenizer, tmp_path, monkeypatch, files):
     text = files(kind)
     one = request(case, text, tmp_path / "one", tokenizer)
     ready, twin = prepare(one), expected(one)
@@ -194,9 +183,7 @@ def test_the_store_is_that_of_the_slow_twin_in_any_number_of_parts(
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
-def test_a_large_file_is_cut_where_documents_end(
-    kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
-) -> None:
+def test_a_large_file_is_cut_where_documents_end(kind, tokenizer, tmp_path, monkeypatch, files):
     text, options = tmp_path / "large", PrepareOptions(0.1, shard_tokens=2_000)
     text.mkdir()
     if kind == "txt":
@@ -214,7 +201,7 @@ def test_a_large_file_is_cut_where_documents_end(
         (text / "a.jsonl").unlink()
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(texts), name, row_group_size=2)
 
-    def sources() -> Sources:
+    def sources():
         return Sources([str(text)], layout="sentences")
 
     one = Request(sources(), tokenizer, str(tmp_path / "one"), options)
@@ -241,13 +228,13 @@ def test_a_large_file_is_cut_where_documents_end(
             prepare(Request(sources(), tokenizer, str(tmp_path / f"bad{number}"), options), runner_)
 
 
-def test_text_behind_urls(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
+def test_text_behind_urls(tokenizer, tmp_path, monkeypatch, files):
     text, memory, options = files("records"), fsspec.filesystem("memory"), PrepareOptions(0.1, shard_tokens=2_000)
     for path in text.iterdir():
         memory.pipe(f"/parts-of-text/{path.name}", path.read_bytes())
     monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))
 
-    def request_of(name: str) -> Request:
+    def request_of(name):
         return Request(Sources(["memory://parts-of-text/*"]), tokenizer, str(tmp_path / name), options)
 
     one = request_of("one")
@@ -258,9 +245,7 @@ def test_text_behind_urls(tokenizer: str, tmp_path: Path, monkeypatch: pytest.Mo
     memory.rm("/parts-of-text", recursive=True)
 
 
-def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
-) -> None:
+def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(tokenizer, tmp_path, monkeypatch, files):
     text = files("records")
     cut_into(monkeypatch, text, 4)
     prepare(request("cleaned", text, tmp_path / "one", tokenizer))
@@ -269,7 +254,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
     whole = Shuffled()
     prepare(request("cleaned", text, tmp_path / "whole", tokenizer), whole)
-    computed: list[str] = []
+    computed = []
     for attempt in range(100):
         runner = Shuffled(seed=attempt, killed_after=3)
         try:
@@ -293,7 +278,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
         prepare(request("plain", text, text, tokenizer), again)
 
 
-def test_a_file_of_columns_is_read_by_ranges_and_refused_when_cut(tmp_path: Path) -> None:
+def test_a_file_of_columns_is_read_by_ranges_and_refused_when_cut(tmp_path):
     path = str(tmp_path / "found")
     parts = [np.arange(5, dtype="<u2"), np.zeros(0, "<u2"), np.arange(7, 10, dtype="<u2")]
     with columns.written(path) as writer:
@@ -314,9 +299,7 @@ def test_a_file_of_columns_is_read_by_ranges_and_refused_when_cut(tmp_path: Path
             columns.Columns(path)
 
 
-def test_the_first_fault_is_raised_and_only_its_part_is_computed_again(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
-) -> None:
+def test_the_first_fault_is_raised_and_only_its_part_is_computed_again(tokenizer, tmp_path, monkeypatch, files):
     text = files("records")
     good = {name: (text / name).read_bytes() for name in ("1.jsonl", "2.jsonl", "4.jsonl")}
     for name in good:
@@ -342,21 +325,19 @@ def test_the_first_fault_is_raised_and_only_its_part_is_computed_again(
     assert files_of(tmp_path / "0") == files_of(tmp_path / "one")
 
 
-def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
-) -> None:
+def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(tokenizer, tmp_path, monkeypatch, files):
     text, options = files("records"), CASES["plain"]["options"]
     with open(text / "2.jsonl", "ab") as file:
         file.write(b'{"text": "broken\n{"text": "caf\xe9"}\n')
     monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))
 
-    def sources(told: list[Fault]) -> Sources:
+    def sources(told):
         return Sources([str(text)], on_bad_input="skip", on_fault=told.append)
 
-    told: list[Fault] = []
+    told = []
     monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))
     expected = prepare(Request(sources(told), tokenizer, str(tmp_path / "one"), options))
-    in_parts: list[Fault] = []
+    in_parts = []
     made = prepare(Request(sources(in_parts), tokenizer, str(tmp_path / "parts"), options), Shuffled())
     assert in_parts == told and len(told) == 2
     assert made.manifest == expected.manifest
@@ -367,9 +348,7 @@ def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["sentences", "records"])
-def test_the_audit_is_the_same_in_any_number_of_parts(
-    kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
-) -> None:
+def test_the_audit_is_the_same_in_any_number_of_parts(kind, tokenizer, tmp_path, monkeypatch, files):
     pytest.importorskip("rensa", reason="the extra `clean` is not installed")
     text = files(kind)
     name = sorted(text.iterdir())[1]
@@ -397,9 +376,7 @@ def test_the_audit_is_the_same_in_any_number_of_parts(
             assert runner.computed.count("audit") >= (parts - 1) // 2 and len(runner.computed) > 0
 
 
-def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
-    tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(tokenizer_of, tmp_path):
     """Other case, line breaks, accents and spaces give the same ids, and so are duplicates; what has no id is no
     document."""
     own = [" ".join(lines) for lines in documents(60, seed=8, longest=4)]
@@ -409,7 +386,7 @@ def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
     texts = [*own, "\u200b\u200c", *others, "\u200d", *(one.replace(".", " .") for one in own)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
-    def made(name: str, **options: Any) -> TokenStore:
+    def made(name, **options):
         sources, folder = Sources([str(tmp_path / "a.jsonl")]), str(tmp_path / name)
         request = Request(sources, tokenizer_of("bert-uncased"), folder, PrepareOptions(0.3, **options))
         return prepare(request)
@@ -432,7 +409,7 @@ def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
     assert audit([str(tmp_path / "a.jsonl")]).findings["exact duplicate documents"].count == 0
 
 
-def test_documents_whose_ids_differ_are_no_duplicates(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+def test_documents_whose_ids_differ_are_no_duplicates(tokenizer_of, tmp_path):
     """Without its spaces, `1 12 5` would be `11 2 5`."""
     lines = [" ".join(four) for four in itertools.product(("1", "2", "11", "12", "21", "22"), repeat=4)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
@@ -444,5 +421,5 @@ def test_documents_whose_ids_differ_are_no_duplicates(tokenizer_of: Callable[[st
     assert found.findings["exact duplicate documents"].count == 0
 
 
-def ids_of(store: TokenStore, side: Any) -> list[tuple[int, ...]]:
+def ids_of(store, side):
     return [tuple(ids.tolist()) for ids in documents_of(store.split(side))]

@@ -5,8 +5,6 @@ import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,6 @@ from maskwright.config.settings import flat
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.data.store import TokenStore
 from maskwright.report.configuration import how_to_repeat
 from maskwright.report.document import Code
 from maskwright.report.run import read
@@ -40,7 +37,7 @@ SHORT = {"schedule.steps": 2, "schedule.warmup_steps": 0, "evaluation.every_step
 
 
 @pytest.fixture(scope="module")
-def base(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(store, tmp_path_factory):
     """A run, and its export beside it."""
     folder = tmp_path_factory.mktemp("base")
     pretrain(small_config(store.location, **SHORT), str(folder / "run"))
@@ -49,7 +46,7 @@ def base(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("begins", ["init_from a run", "init_from a folder, then --from"])
-def test_the_printed_command_trains_the_same_model(begins: str, base: Path, config: Config, tmp_path: Path) -> None:
+def test_the_printed_command_trains_the_same_model(begins, base, config, tmp_path):
     own, origin = config(**SHORT, **{"model.init_from": str(base / "run")}), None
     if "--from" in begins:
         own = config(**SHORT, **{"model.init_from": str(base / "model")})
@@ -72,16 +69,14 @@ def test_the_printed_command_trains_the_same_model(begins: str, base: Path, conf
     assert child.record.command("config.yaml", "NEW") == [words[0], "config.yaml", "--run", "NEW", *origins]
 
 
-def _codes(blocks: list[Any]) -> list[Code]:
+def _codes(blocks):
     found = []
     for block in blocks:
         found += [block] if isinstance(block, Code) else _codes([*getattr(block, "blocks", ())])
     return found
 
 
-def test_a_run_killed_before_its_first_save_begins_with_the_same_weights_or_not(
-    base: Path, config: Config, tmp_path: Path
-) -> None:
+def test_a_run_killed_before_its_first_save_begins_with_the_same_weights_or_not(base, config, tmp_path):
     """So does one whose base has moved; a base at another place that has other weights is refused."""
     model, run = tmp_path / "model", tmp_path / "run"
     shutil.copytree(base / "model", model)
@@ -105,9 +100,7 @@ def test_a_run_killed_before_its_first_save_begins_with_the_same_weights_or_not(
         pretrain(own, str(run))
 
 
-def test_no_other_text_is_measured_on_in_silence(
-    store: TokenStore, corpus: Path, tokenizer: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_other_text_is_measured_on_in_silence(store, corpus, tokenizer, config, tmp_path, monkeypatch):
     """Neither that of another folder, by a relative path, nor what was prepared in the place of the run's own."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(store.location, "held")
@@ -139,9 +132,7 @@ LINES = [(0, 9.0, ""), (2, 1.0, "easy"), (4, 3.0, ""), (6, 2.0, ""), (8, 2.5, ""
         ("finetune", {}, {"metric": "f1", "lower_is_better": False}, 4, False),
     ],
 )
-def test_the_step_of_the_model_is_chosen_by_evaluations_on_one_text(
-    kind: Any, keys: dict[str, Any], more: dict[str, Any], chosen: int, settled: bool
-) -> None:
+def test_the_step_of_the_model_is_chosen_by_evaluations_on_one_text(kind, keys, more, chosen, settled):
     record = made_record(kind, keys, steps=20, **more)
     lines = [
         {"step": step, "valid_loss": loss, "valid_f1": loss, "judges": text or record.judges}
@@ -169,22 +160,20 @@ def test_the_step_of_the_model_is_chosen_by_evaluations_on_one_text(
         ("evaluation.patience", True),
     ],
 )
-def test_only_what_decides_numbers_takes_several_commands(key: str, decides: bool) -> None:
+def test_only_what_decides_numbers_takes_several_commands(key, decides):
     changes = noted({key: f"{key}: 2 -> 3"}, 5)
     assert made_record(changes=tuple(changes)).repeats == (not decides)
     assert made_record(changes=tuple(noted({}, 5))).repeats
 
 
-def test_hosts_may_keep_what_a_run_reads_in_different_places(config: Config) -> None:
+def test_hosts_may_keep_what_a_run_reads_in_different_places(config):
     here = flat(config())
     _require_same_keys(here, here | {"data.arrow.tokenizer": "elsewhere", "data.store": "elsewhere"})
     with pytest.raises(InputError, match="is not the configuration of rank 0"):
         _require_same_keys(here, here | {"seed": 9})
 
 
-def test_a_record_holds_no_path_that_depends_on_a_folder(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_holds_no_path_that_depends_on_a_folder(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sources = {"a": {"store": "one", "format": "arrow", "arrow": {"tokenizer": "words"}}, "b": {"store": "gs://b/two"}}
     keys = {

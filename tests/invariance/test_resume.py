@@ -1,35 +1,30 @@
 """Stopping and starting again changes nothing: weights, optimizer, metrics, bit for bit."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from ended_runs import metrics, require_same_ends
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import StoppedEarly
 from maskwright.engines.torch import loss_scale
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint, loop
-from maskwright.training.stop import StopRequest
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+def stop_after(monkeypatch, steps):
     """The next `pretrain` is asked to stop once it has finished `steps` updates, as by SIGTERM."""
 
-    def train(job: loop.Job, stop: StopRequest, original: Any = loop.train) -> None:
+    def train(job, stop, original=loop.train):
         step = job.engine.step
 
-        def counted(*arguments: Any) -> Any:
+        def counted(*arguments):
             result = step(*arguments)
             if job.step + 1 == steps:
                 stop.ask("asked", "test")
             return result
 
-        job.engine.step = counted  # type: ignore[method-assign]
+        job.engine.step = counted
         original(job, stop)
 
     monkeypatch.setattr(loop, "train", train)
@@ -84,9 +79,7 @@ PHASES = [
         "compiled",
     ],
 )
-def test_resume_is_bit_identical(
-    keys: dict[str, Any], config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_is_bit_identical(keys, config, tmp_path, monkeypatch):
     run = config(**keys)
     # In fp16 the first gradients overflow, and later ones do each time that the scale has grown.
     monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**21)
@@ -116,7 +109,7 @@ def test_resume_is_bit_identical(
     assert status and status.attempt == len(stops) + 1
 
 
-def test_a_finished_run_started_again_changes_nothing(config: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_a_finished_run_started_again_changes_nothing(config, tmp_path):
     for _ in range(2):
         task.pretrain(config(), str(tmp_path / "run"))
     records = metrics(tmp_path / "run")

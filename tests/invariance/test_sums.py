@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +27,7 @@ from maskwright.model.torch.networks import make_network
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
 
 
-def written(first: int, leaves: list[str]) -> str:
+def written(first, leaves):
     """The slow way: how the sum of all leaves is put into brackets."""
     if len(leaves) == 1:
         return leaves[0]
@@ -40,7 +38,7 @@ def written(first: int, leaves: list[str]) -> str:
 
 
 @pytest.mark.parametrize("V", [*range(1, 25), 64, 100, 192])
-def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
+def test_any_number_of_processes_sums_in_one_order(V):
     """And adds up what they send in about log2 W rounds."""
     for count in (count for count in range(1, V + 1) if V % count == 0):
         sums, nodes = list[str](), list[Node]()
@@ -66,13 +64,13 @@ def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
 
 
 @pytest.mark.parametrize("V", [2**n for n in range(8)])
-def test_powers_of_two_send_one_sum_each(V: int) -> None:
+def test_powers_of_two_send_one_sum_each(V):
     for count in (count for count in range(1, V + 1) if V % count == 0):
         assert len(complete_nodes(0, V // count, (0, V))) == 1
 
 
 @pytest.mark.parametrize(("leaves", "V", "most"), [(1, 1, 1), (2, 2, 1), (4, 4, 2), (8, 8, 3), (64, 64, 6), (3, 12, 2)])
-def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, most: int) -> None:
+def test_how_many_gradients_are_kept_is_known_beforehand(leaves, V, most):
     weight = torch.nn.Parameter(torch.zeros(3))
     order = FlatOrder.of({"w": weight.shape}, ["w"], 1, muon=False)
     summing = Gradients({"w": weight}, order, Levels())
@@ -87,7 +85,7 @@ def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, mo
 
 
 @pytest.mark.parametrize("muon", [False, True])
-def test_every_number_of_base_has_one_rank_and_ranks_have_as_many(muon: bool) -> None:
+def test_every_number_of_base_has_one_rank_and_ranks_have_as_many(muon):
     """And blocks of the norm are the same, in one order, at any world size."""
     with torch.device("meta"):
         network = EncoderNetwork(model_config(ModelSection(size="base"), 50265, 512))
@@ -123,12 +121,12 @@ def test_every_number_of_base_has_one_rank_and_ranks_have_as_many(muon: bool) ->
 
 
 @pytest.fixture
-def as_rank_0_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], Peers]]:
+def as_rank_0_of(monkeypatch):
     """A group of that many ranks, so many to a machine, of which one is there."""
     for name, numbers in {"BUCKET_BYTES": 20_000, "BLOCK_NUMBERS": 16, "STACK_NUMBERS": 4_000}.items():
         monkeypatch.setattr(shares, name, numbers)
 
-    def group(count: int, of_machine: int) -> Peers:
+    def group(count, of_machine):
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
@@ -142,11 +140,11 @@ def as_rank_0_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int
 class Launches(TorchDispatchMode):
     """Counts operations, messages among them, and those that only make a view."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.views = self.others = self.messages = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         made = function(*args, **(kwargs or {}))
         self.views += function.is_view
         self.others += not function.is_view
@@ -155,22 +153,22 @@ class Launches(TorchDispatchMode):
 
 
 @pytest.fixture
-def leaves_machine(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def leaves_machine(monkeypatch):
     """Bytes that rank 0 sends to other machines of 8 ranks, one number for each message; a gathered tensor counts as
     sent to each member by itself."""
-    sent: list[float] = []
+    sent = []
 
-    def count(sizes: Sequence[int], group: Any, size: int) -> None:
+    def count(sizes, group, size):
         ranks = torch.distributed.get_process_group_ranks(group or torch.distributed.group.WORLD)
         sent.append(sum(size * numbers for rank, numbers in zip(ranks, sizes, strict=True) if rank >= 8))
 
     exchange, gather = torch.distributed.all_to_all_single, levels.gather_into
 
-    def exchanged(received: Any, sent: Any, here: Any, there: list[int], group: Any = None, **given: Any) -> Any:
+    def exchanged(received, sent, here, there, group=None, **given):
         count(there, group, sent.element_size())
         return exchange(received, sent, here, there, group=group, **given)
 
-    def gathered(whole: Any, own: Any, group: Any = None, **given: Any) -> Any:
+    def gathered(whole, own, group=None, **given):
         count([len(own)] * (len(whole) // len(own)), group, own.element_size())
         return gather(whole, own, group, **given)
 
@@ -180,9 +178,7 @@ def leaves_machine(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_what_an_update_costs_the_host_and_the_network_of_many_ranks(
-    as_rank_0_of: Callable[[int, int], Peers], leaves_machine: list[float], kind: Any
-) -> None:
+def test_what_an_update_costs_the_host_and_the_network_of_many_ranks(as_rank_0_of, leaves_machine, kind):
     """Each time there are twice as many ranks, each bucket has one addition more. Machines of 8 ranks have twice the
     messages, and send an eighth of the gradient."""
     config, counted = model_config(ModelSection(size="nano", hidden_size=32, num_attention_heads=2), 203, 32), {}
@@ -219,7 +215,7 @@ def test_what_an_update_costs_the_host_and_the_network_of_many_ranks(
 
 
 @pytest.mark.parametrize(("count", "of_machine"), [(1, 1), (2, 2), (3, 1), (4, 2), (6, 3)])
-def test_gradients_of_processes_are_the_slow_sum_bit_by_bit(count: int, of_machine: int) -> None:
+def test_gradients_of_processes_are_the_slow_sum_bit_by_bit(count, of_machine):
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
     variables["LOCAL_WORLD_SIZE"] = str(of_machine)
 

@@ -3,12 +3,9 @@ parsed, and nothing is run."""
 
 import re
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from pages.markdown import SHELL, Block, read_page
+from pages.markdown import SHELL, read_page
 from pages.test_links import ROOT, pages
 from typer import TyperException
 from typer.main import get_command
@@ -37,7 +34,7 @@ ELSEWHERE = ("apiVersion", "spec", "services", "steps", "file_mounts")
 """A key that the YAML of another program has: Kubernetes, Docker Compose, Cloud Build, SkyPilot."""
 
 
-def typed(block: Block) -> str:
+def typed(block):
     """What a reader types of a block."""
     if block.language == "console":
         return "\n".join(command.text for command in block.commands())
@@ -46,7 +43,7 @@ def typed(block: Block) -> str:
     return "\n".join(line[2:] for line in block.body if line.startswith("$ "))
 
 
-def commands(script: str) -> Iterator[list[str]]:
+def commands(script):
     """The words behind each `maskwright`, up to the end of that command."""
     for words in statements(script):
         for place, word in enumerate(words):
@@ -60,7 +57,7 @@ def commands(script: str) -> Iterator[list[str]]:
                     yield rest[:end]
 
 
-def statements(script: str) -> Iterator[list[str]]:
+def statements(script):
     """The words of each line, and operators as words of their own. A quoted string may go over several lines."""
     text = ""
     for line in script.replace("\\\n", " ").splitlines():
@@ -76,10 +73,10 @@ def statements(script: str) -> Iterator[list[str]]:
     assert not text, f"a quotation is not closed: {text}"
 
 
-TABLE: Any = get_command(app)
+TABLE = get_command(app)
 
 
-def what_is_wrong(words: list[str], *, whole: bool) -> str | None:
+def what_is_wrong(words, *, whole):
     """`whole`: what is required has to be there, unless … stands for the rest."""
     command, rest = TABLE, ["1" if word == "N" else word for word in words if word not in ("…", "--help")]
     whole = whole and len(rest) == len(words)
@@ -101,7 +98,7 @@ def what_is_wrong(words: list[str], *, whole: bool) -> str | None:
     return None
 
 
-def read_with(name: str, given: dict[str, Any]) -> None:
+def read_with(name, given):
     """Reads a run with the keys that a command sets: the recipe that it names, or a small one."""
     keys = [key for key in given.get("set_") or given.get("overrides") or [] if "…" not in key]
     config = (given.get("config") or "").removeprefix("recipes/").removesuffix(".yaml")
@@ -114,7 +111,7 @@ def read_with(name: str, given: dict[str, Any]) -> None:
     build(merged(values, nested(pairs)), "--set", dict.fromkeys(pairs, "--set"))
 
 
-def found(path: Path) -> Iterator[tuple[int, list[str], bool]]:
+def found(path):
     """(line, words, whether it is a whole command) of the commands in a page's blocks and sentences, or in the
     comments of a recipe."""
     text = path.read_text(encoding="utf-8")
@@ -128,26 +125,26 @@ def found(path: Path) -> Iterator[tuple[int, list[str], bool]]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_commands_are_taken(path: Path) -> None:
+def test_commands_are_taken(path):
     judged = ((line, words, what_is_wrong(words, whole=whole)) for line, words, whole in found(path))
     wrong = [f"line {line}: maskwright {shlex.join(words)}: {why}" for line, words, why in judged if why]
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_configurations_are_read(path: Path) -> None:
+def test_configurations_are_read(path):
     for line, values in configurations(path):
         if not set(values) & set(ELSEWHERE):
             read_values_of(values, f"line {line}")
 
 
-def configurations(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def configurations(path):
     for block in read_page(path).blocks:
         if block.language == "yaml" or (block.file or "").endswith((".yaml", ".yml")):
             yield block.line, parse_yaml("\n".join(block.body), f"{path.name}:{block.line}")
 
 
-def read_values_of(values: dict[str, Any], where: str) -> None:
+def read_values_of(values, where):
     """Whatever a part leaves out is taken from a small configuration of its kind."""
     data = values.get("data", {})
     if set(values) & (set(Environment.model_fields) - set(RunConfig.model_fields)):
@@ -158,7 +155,7 @@ def read_values_of(values: dict[str, Any], where: str) -> None:
         build_config(merged(RUN, values), where)
 
 
-def merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def merged(base, values):
     found = dict(base)
     for section, keys in values.items():
         if isinstance(base.get(section), dict) and isinstance(keys, dict):

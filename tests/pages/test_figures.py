@@ -5,9 +5,7 @@ import json
 import re
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -22,17 +20,17 @@ NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(name: str) -> ElementTree.Element:
+def drawn(name):
     return ElementTree.fromstring(Path(PICTURES, name).read_text(encoding="utf-8"))
 
 
-def words(figure: ElementTree.Element, *, ticks: bool = False) -> list[str]:
+def words(figure, *, ticks=False):
     """What it says to those who see it and to those who have it read out, without the numbers at its axes; or these."""
     said = [one for tag in ("text", "title", "desc") for one in figure.iter(f"{SVG}{tag}")]
     return [one.text or "" for one in said if ("tick" in one.get("class", "").split()) == ticks]
 
 
-def known(value: Any) -> Iterator[str]:
+def known(value):
     """Each number of a result, in every form in which a figure may have it."""
     if isinstance(value, dict):
         for key, one in value.items():
@@ -50,13 +48,13 @@ def known(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_what_draws_it(name: str) -> None:
+def test_a_figure_is_what_draws_it(name):
     """`python docs/site/figures` renews them."""
     assert Path(PICTURES, name).read_text(encoding="utf-8") == DRAWN[name]()
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_a_figure_has_no_number_that_the_results_do_not_have(name: str) -> None:
+def test_a_figure_has_no_number_that_the_results_do_not_have(name):
     results, other = MEASURED[name]
     read = [json.loads(Path(RESULTS, f"{one}.json").read_text(encoding="utf-8")) for one in results]
     allowed = {number for one in [*read, *other] for number in known(one)}
@@ -66,7 +64,7 @@ def test_a_figure_has_no_number_that_the_results_do_not_have(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_can_be_read_by_everybody(name: str) -> None:
+def test_a_figure_can_be_read_by_everybody(name):
     """Dark and light, as narrow as a phone, by those who hear it, and by those whom motion makes ill."""
     figure, text = drawn(name), Path(PICTURES, name).read_text(encoding="utf-8")
     assert float(figure.get("width", "inf")) <= 600
@@ -75,17 +73,17 @@ def test_a_figure_can_be_read_by_everybody(name: str) -> None:
     still = re.sub(r"@media \(prefers-reduced-motion:no-preference\)\{[^{}]*\{[^{}]*\}\}", "", text)
     assert "animation:" not in still, "who wants no motion, or has none, sees the end"
     assert {*re.findall(r"@keyframes \w+\{0%\{transform:(\w+)", text)} <= {"none"}, "the first frame is the end"
-    assert all(len(figure.find(f"{SVG}{tag}").text) > 10 for tag in ("title", "desc"))  # type: ignore[union-attr, arg-type]
+    assert all(len(figure.find(f"{SVG}{tag}").text) > 10 for tag in ("title", "desc"))
     for tick in words(figure, ticks=True):
         assert re.fullmatch(r"loss|difference|step 0|[+-]?[\d.]+( x)?", tick)
 
 
-def test_every_figure_is_on_a_page() -> None:
+def test_every_figure_is_on_a_page():
     shown = {file for page in pages() for file, _ in links(page)}
     assert [name for name in DRAWN if Path(PICTURES, name) not in shown] == []
 
 
-def test_the_first_screen_says_what_was_measured() -> None:
+def test_the_first_screen_says_what_was_measured():
     screen = (ROOT / "README.md").read_text(encoding="utf-8").split("\n### ")[0]
     base, kills, faults = (
         json.loads(Path(RESULTS, f"{name}.json").read_text(encoding="utf-8"))

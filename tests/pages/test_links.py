@@ -11,18 +11,18 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 LINK = re.compile(r"\[[^][]*\]\(([^()\s]+)\)")
 
 
-def pages() -> list[Path]:
+def pages():
     listed = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, capture_output=True, text=True, check=False)
     found = [ROOT / name for name in listed.stdout.split("\0") if name]
     return [path for path in found or [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if path.exists()]
 
 
-def prose(path: Path) -> str:
+def prose(path):
     """Without blocks of code, whose brackets are no links and whose `#` are no headings."""
     return re.sub(r"^ *```.*?^ *```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
-def links(path: Path) -> list[tuple[Path, str]]:
+def links(path):
     """(file, anchor) of the links to files of the repository."""
     found = []
     for target in LINK.findall(re.sub(r"`[^`\n]*`", "", prose(path))):
@@ -32,9 +32,9 @@ def links(path: Path) -> list[tuple[Path, str]]:
     return found
 
 
-def anchors(path: Path) -> set[str]:
+def anchors(path):
     """As forges make them of headings: lower case, hyphens for spaces, a number for each repetition."""
-    found: set[str] = set()
+    found = set()
     for heading in re.findall(r"^#+ +(.+?) *$", prose(path), re.MULTILINE):
         text = re.sub(r"\[([^][]*)\]\([^()]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
@@ -46,7 +46,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_lead_somewhere(path):
     for file, anchor in links(path):
         assert file.exists(), f"{path.name}: no {file}"
         if anchor and file.suffix == ".md":
@@ -54,7 +54,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_tests_that_are_named_exist(path: Path) -> None:
+def test_tests_that_are_named_exist(path):
     text = path.read_text(encoding="utf-8")
     assert re.search(r"^(<{7} |>{7} |={7}$)", text, re.MULTILINE) is None, f"{path.name} has the markers of a merge"
     for file, name in TEST.findall(text):

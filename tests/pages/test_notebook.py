@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import warm
@@ -18,7 +17,7 @@ from maskwright.processes import child
 from maskwright.processes.parent import PARENT
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebooks" / "from-text-to-model.ipynb"
-CELLS: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 CODE = {cell["id"]: "".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"}
 SMALL = {"MEGABYTES": 0.7, "STEPS": 60, "SEEDS": 1}
 
@@ -26,13 +25,13 @@ SMALL = {"MEGABYTES": 0.7, "STEPS": 60, "SEEDS": 1}
 class Start(warm.Popen):
     """Processes that begin with torch imported, whose parent is the server that forks them."""
 
-    def __init__(self, words: list[str], *, env: dict[str, str], **options: Any) -> None:
+    def __init__(self, words, *, env, **options):
         env = dict(env)
         assert env.pop(PARENT) == str(os.getpid())
         super().__init__(words, env=env, **options)
 
 
-def execute(name: str, names: dict[str, Any]) -> Any:
+def execute(name, names):
     """What a notebook would show below that cell: the value of its last expression."""
     body = ast.parse(CODE[name], name).body
     last = body.pop() if isinstance(body[-1], ast.Expr) else None
@@ -40,9 +39,9 @@ def execute(name: str, names: dict[str, Any]) -> Any:
     return None if last is None else eval(compile(ast.Expression(last.value), name, "eval"), names)
 
 
-def execute_all(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def execute_all(folder):
     """What is shown by cell, and what the names are at the end; with smaller settings than those of the first cell."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+    names = {"__name__": "__main__"}
     shown = {}
     for name in CODE:
         shown[name] = execute(name, names)
@@ -52,7 +51,7 @@ def execute_all(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return shown, names
 
 
-def test_it_is_a_notebook_that_nobody_has_run() -> None:
+def test_it_is_a_notebook_that_nobody_has_run():
     whole = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     assert (whole["nbformat"], whole["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in CELLS}) == len(CELLS) and next(iter(CODE)) == "settings"
@@ -67,7 +66,7 @@ def test_it_is_a_notebook_that_nobody_has_run() -> None:
         }
 
 
-def test_it_uses_the_interface_alone() -> None:
+def test_it_uses_the_interface_alone():
     trees = [ast.parse(code, name) for name, code in CODE.items()]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     used = {
@@ -89,14 +88,12 @@ def test_it_uses_the_interface_alone() -> None:
     ],
     ids=["a wheel beside it", "a wheel", "git"],
 )
-def test_what_the_first_cell_installs(
-    source: str, torch: str | None, wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_first_cell_installs(source, torch, wanted, tmp_path, monkeypatch):
     """And never another torch than the one that is there."""
     present = {"torch": torch}
-    asked: list[list[str]] = []
+    asked = []
 
-    def install(words: list[str], **options: Any) -> Any:
+    def install(words, **options):
         asked.append(words)
         return SimpleNamespace(returncode=len(asked) - 1, stderr="ERROR: ResolutionImpossible")
 
@@ -120,9 +117,7 @@ def test_what_the_first_cell_installs(
 
 
 @pytest.mark.long
-def test_it_runs_from_top_to_bottom_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_runs_from_top_to_bottom_and_again(tmp_path, monkeypatch, capsys):
     starts = SimpleNamespace(Popen=Start, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
     for module in (training, child):
         monkeypatch.setattr(module, "subprocess", starts)

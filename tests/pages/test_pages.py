@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import warm
 from pages.given import GIVEN
-from pages.markdown import Page, read_page, with_outputs
+from pages.markdown import read_page, with_outputs
 from pages.shell import Shell, commands
 from pages.test_links import pages
 from pages.walk import alone, walk
@@ -30,13 +30,7 @@ EXECUTED = [
 
 
 @pytest.mark.parametrize("page", EXECUTED)
-def test_a_page_ends_as_it_says(
-    page: Page,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_a_page_ends_as_it_says(page, tmp_path, monkeypatch, request, tmp_path_factory):
     base = tmp_path_factory.getbasetemp()
     walks = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "walks"
     walks.mkdir(exist_ok=True)
@@ -44,7 +38,7 @@ def test_a_page_ends_as_it_says(
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     monkeypatch.setenv(warm.MORE, LOADED.get(page.path.name, ""))
-    made: dict[tuple[int, int], list[str]] = {}
+    made = {}
     with ExitStack() as stack:
         paths = [stack.enter_context(commands()), os.path.dirname(sys.executable), os.environ["PATH"]]
         shell = Shell(tmp_path, os.environ | {"PATH": os.pathsep.join(paths)}, walks)
@@ -62,7 +56,7 @@ def test_a_page_ends_as_it_says(
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_is_not_executed_has_its_reason(path: Path) -> None:
+def test_what_is_not_executed_has_its_reason(path):
     page = read_page(path)
     silent = [block.line for block in page.shell_blocks if block.executed and page.given is None]
     assert silent == [], "neither executed nor with a reason above"

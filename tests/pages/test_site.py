@@ -6,9 +6,7 @@ import errno
 import os
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import reference_pages
@@ -26,12 +24,12 @@ class Settings(yaml.SafeLoader):
 Settings.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
 
 
-def settings() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(), Settings)  # noqa: S506 - a SafeLoader
+def settings():
+    found = yaml.load((ROOT / "mkdocs.yml").read_text(), Settings)  # noqa: S506 - a SafeLoader
     return found
 
 
-def leaves(nav: object) -> Iterator[str]:
+def leaves(nav):
     if isinstance(nav, str):
         yield nav
     elif isinstance(nav, dict):
@@ -42,12 +40,12 @@ def leaves(nav: object) -> Iterator[str]:
             yield from leaves(below)
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_every_page_is_in_the_navigation_once():
     site = settings()
     assert sorted(leaves(site["nav"])) == sorted(SOURCES().values())
 
 
-def test_pages_of_the_site_have_the_notebook_to_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_the_site_have_the_notebook_to_download(tmp_path, monkeypatch):
     """Also where no repository is known, to which other files' links lead."""
     monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
     STAGE["stage"](tmp_path / "site")
@@ -57,17 +55,17 @@ def test_pages_of_the_site_have_the_notebook_to_download(tmp_path: Path, monkeyp
         assert f"]({name}){{ download }}" in (tmp_path / "site" / page).read_text(encoding="utf-8")
 
 
-def test_the_list_for_programs_has_every_page_of_the_site_once(tmp_path: Path) -> None:
+def test_the_list_for_programs_has_every_page_of_the_site_once(tmp_path):
     STAGE["stage"](tmp_path / "docs")
     links = LINK.findall((tmp_path / "docs" / "llms.txt").read_text(encoding="utf-8"))
     assert settings()["use_directory_urls"] is False
     assert sorted(links) == sorted(name.removesuffix(".md") + ".html" for name in SOURCES().values())
 
 
-def test_old_addresses_lead_to_pages_and_headings(tmp_path: Path) -> None:
-    moved: dict[str, str] = STAGE["moved"]()
+def test_old_addresses_lead_to_pages_and_headings(tmp_path):
+    moved = STAGE["moved"]()
     assert moved and list(moved) == sorted(moved), "the lines of docs/site/moved.toml are sorted"
-    sources: dict[str, Path] = {name: path for path, name in SOURCES().items()}
+    sources = {name: path for path, name in SOURCES().items()}
     STAGE["stage"](tmp_path / "docs")
     for old, new in moved.items():
         name, _, heading = new.partition("#")
@@ -78,7 +76,7 @@ def test_old_addresses_lead_to_pages_and_headings(tmp_path: Path) -> None:
         assert f'content="0; url={address}"' in page and f'<a href="{address}">' in page
 
 
-def test_a_page_of_an_untried_place_begins_with_a_warning() -> None:
+def test_a_page_of_an_untried_place_begins_with_a_warning():
     """The places that the support matrix has as never run for real."""
     matrix = (ROOT / "docs" / "where-to-run.md").read_text(encoding="utf-8").partition("## Support matrix")[2]
     untried = re.findall(r"^\| \[.*?\]\(([\w-]+\.md).*\| \*\*no\*\* \|$", matrix, re.MULTILINE)
@@ -87,7 +85,7 @@ def test_a_page_of_an_untried_place_begins_with_a_warning() -> None:
     assert [name for name, head in heads.items() if "\n**Not yet run on " not in head] == []
 
 
-def test_the_site_loads_nothing_from_elsewhere() -> None:
+def test_the_site_loads_nothing_from_elsewhere():
     site = settings()
     assert site["theme"]["font"] is False and site["plugins"] == ["search", "offline"]
     assert not {"extra_javascript", "hooks"} & set(site)
@@ -96,12 +94,12 @@ def test_the_site_loads_nothing_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("name", reference_pages.MADE)
-def test_reference_pages_are_what_the_source_says(name: str) -> None:
+def test_reference_pages_are_what_the_source_says(name):
     """`python tests/reference_pages.py` renews them, with tests/ on the path."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == reference_pages.MADE[name]()
 
 
-def said() -> str:
+def said():
     """Every text of the source, with … where a value is put in."""
     found = []
     for path in sorted((ROOT / "src" / "maskwright").rglob("*.py")):
@@ -115,7 +113,7 @@ def said() -> str:
     return "\n".join(found)
 
 
-def test_troubleshooting_has_the_words_that_are_said() -> None:
+def test_troubleshooting_has_the_words_that_are_said():
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     quoted = [
         line for heading in re.findall(r"^### (.*`.*)$", page, re.MULTILINE) for line in re.findall("`(.+?)`", heading)

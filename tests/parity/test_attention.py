@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 import torch
 
@@ -23,7 +21,7 @@ from maskwright.model.torch.networks import assign, make_network
 M, H, T, h = 3, 2, 37, 16
 
 
-def slow_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+def slow_attention(q, k, v, segments):
     """One query at a time, in float64, over the keys of its own segment, and no later ones where that is negative."""
     rows = []
     for m in range(q.shape[0]):
@@ -36,7 +34,7 @@ def slow_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: 
     return torch.stack(rows).view(q.shape)
 
 
-def segments_of(kind: str, seed: int) -> torch.Tensor:
+def segments_of(kind, seed):
     if kind == "whole":
         return torch.ones(M, T, dtype=torch.int32)
     generator = torch.Generator().manual_seed(seed)
@@ -59,9 +57,7 @@ def segments_of(kind: str, seed: int) -> torch.Tensor:
         ("by segment", torch.bfloat16, 0.03),
     ],
 )
-def test_attention_and_its_gradients_equal_slow_twin(
-    seed: int, kind: str, way: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_and_its_gradients_equal_slow_twin(seed, kind, way, dtype, tolerance, monkeypatch):
     """bf16 has 8 bits: its results are within 0.03 of the exact ones for inputs of unit size."""
     segments = segments_of(kind, seed)
     if way == "by segment":
@@ -90,7 +86,7 @@ def test_attention_and_its_gradients_equal_slow_twin(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("tokens", "window"), [(37, 3), (395, 20), (421, 64), (637, 100)])
-def test_local_layers_are_the_whole_square_with_a_band(tokens: int, window: int, dtype: torch.dtype) -> None:
+def test_local_layers_are_the_whole_square_with_a_band(tokens, window, dtype):
     """Long rows are computed block by block, which no block divides; beside one mask over all pairs."""
     place = torch.arange(tokens)
     several = torch.repeat_interleave(torch.tensor([1, 2, 3]), torch.tensor([tokens // 3, 1, tokens - tokens // 3 - 1]))
@@ -113,13 +109,13 @@ def test_local_layers_are_the_whole_square_with_a_band(tokens: int, window: int,
         torch.testing.assert_close(one, other, **({} if dtype is torch.float32 else {"atol": 0.03, "rtol": 0.03}))
 
 
-def test_rows_of_very_short_segments_keep_their_mask() -> None:
+def test_rows_of_very_short_segments_keep_their_mask():
     segments = torch.arange(700, dtype=torch.int32)[None] // 2
     assert isinstance(full_attention(segments, torch.float32), Masked)
     assert full_attention(segments // 50, torch.float32) == BySegment(((100,) * 7,))
 
 
-def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_seed() -> None:
+def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_seed():
     q, k, v = (torch.randn(64, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3))
     results = []
     for seed in (0, 0, 1):
@@ -130,25 +126,14 @@ def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_seed() -> None:
     assert (results[0] - plain_attention(q, k, v, None)).mean().abs() < 0.01
 
 
-def test_long_rows_take_the_fused_kernel_and_agree() -> None:
+def test_long_rows_take_the_fused_kernel_and_agree():
     length = PLAIN_UP_TO_TOKENS + 1
     q, k, v = (torch.randn(1, 1, length, h, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(3))
     difference = Masked(None).mix(q, k, v).float() - plain_attention(q.float(), k.float(), v.float(), None)
     assert difference.abs().max() < 0.02
 
 
-def loop_over_segments(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    begins: torch.Tensor,
-    also: torch.Tensor,
-    longest: int,
-    _: int,
-    *,
-    window_size: tuple[int, int],
-    enable_gqa: bool,
-) -> torch.Tensor:
+def loop_over_segments(q, k, v, begins, also, longest, _, *, window_size, enable_gqa):
     """What varlen_attn does on a CUDA device, in its own layout [tokens, heads, width], a segment at a time."""
     before, after = (longest if side < 0 else side for side in window_size)
     distances = torch.arange(longest)[:, None] - torch.arange(longest)
@@ -164,7 +149,7 @@ def loop_over_segments(
     return torch.cat(parts)
 
 
-def below(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *given: Any, **named: Any) -> tuple[torch.Tensor]:
+def below(q, k, v, *given, **named):
     """The operator below varlen_attn, without its dropout."""
     window = (named["window_size_left"], named["window_size_right"])
     assert given[4] == 0.25 and named["is_causal"] is (window == (-1, 0))
@@ -174,9 +159,7 @@ def below(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *given: Any, **name
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kind", ["whole", "segments"])
-def test_borders_give_the_attention_of_the_mask(
-    kind: str, causal: bool, rate: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_borders_give_the_attention_of_the_mask(kind, causal, rate, monkeypatch):
     """Everything around the CUDA kernel, with a loop in its place; the kernel itself is compared on a GPU."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", loop_over_segments)
     if rate:
@@ -197,7 +180,7 @@ def test_borders_give_the_attention_of_the_mask(
     assert ((nearby[0] - nearby[1]) * text).abs().max() < 1e-5
 
 
-def test_attention_with_dropout_has_gradients() -> None:
+def test_attention_with_dropout_has_gradients():
     """By the shapes alone, as torch has them for each device."""
     offsets = CuSeqlens(torch.zeros(5, device="meta", dtype=torch.int32), T)
     q, k, v = (torch.empty(M, heads, T, h, device="meta", requires_grad=True) for heads in (4, 2, 2))
@@ -210,7 +193,7 @@ def test_attention_with_dropout_has_gradients() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 5])
-def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None, causal: bool) -> None:
+def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window, causal):
     segments = segments_of("segments", 4) * (-1 if causal else 1)
     text = (segments != 0)[:, None, :, None]
     results = []
@@ -231,7 +214,7 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None, cau
 
 
 @torch.library.custom_op("maskwright_tests::varlen", mutates_args=())
-def stand_in(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, longest: int) -> torch.Tensor:
+def stand_in(q, k, v, offsets, longest):
     """Something of the shape of varlen_attn, which is as opaque to the compiler."""
     return q + k + v
 
@@ -246,26 +229,24 @@ stand_in.register_autograd(
 @pytest.mark.filterwarnings("ignore")  # of the compiler itself
 @pytest.mark.parametrize("device", ["a GPU", "a CPU"])
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
-def test_one_program_serves_any_number_of_segments(
-    architecture: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_program_serves_any_number_of_segments(architecture, device, monkeypatch):
     """Compiled layers, with a compiler that only counts. Each text has its own number."""
     monkeypatch.setattr("maskwright.model.torch.attention.BY_SEGMENT_ABOVE_TOKENS", 32)
     monkeypatch.setattr("maskwright.model.torch.attention.SMALLEST_MEAN_SEGMENT", 4)
 
-    def varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor, *rest: int, **_: object) -> object:
+    def varlen(q, k, v, at, *rest, **_):
         return stand_in(q, k, v, at, rest[1])
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen)
     programs = 0
 
-    def count(graph: torch.fx.GraphModule, inputs: object) -> object:
+    def count(graph, inputs):
         nonlocal programs
         programs += 1
         return graph.forward
 
     more = {"num_hidden_layers": 3, "global_attn_every_n_layers": 2, "local_attention": 16}
-    run = ModelSection(size="nano", architecture=architecture, **(more if architecture == "modernbert" else {}))  # type: ignore[arg-type]
+    run = ModelSection(size="nano", architecture=architecture, **(more if architecture == "modernbert" else {}))
     config = model_config(run, 512, 64)
     network = make_network(config)
     assign(dict(network.named_parameters()), initial_parameters(config, 0), config, NEVER_PREDICTED)
@@ -273,7 +254,7 @@ def test_one_program_serves_any_number_of_segments(
         part.compile(backend=count, dynamic=False)
     network.compiled = True
 
-    def train(segments: int) -> None:
+    def train(segments):
         ids = torch.full((2, 64), 7)
         offsets = torch.full((segments,), 2 * 64, dtype=torch.int32)
         offsets[0] = 0

@@ -1,14 +1,10 @@
 """Dropout on a CPU, and the GELU of programs that are compiled for a GPU, beside torch's own."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
@@ -18,9 +14,7 @@ from maskwright.model.torch.gelu import _Gelu
 
 
 @pytest.mark.parametrize(("dtype", "rate"), [(torch.bfloat16, 0.1), (torch.float32, 0.1), (torch.bfloat16, 0.5)])
-def test_dropout_zeroes_its_share_scales_the_rest_and_lets_no_other_gradient_through(
-    dtype: torch.dtype, rate: float
-) -> None:
+def test_dropout_zeroes_its_share_scales_the_rest_and_lets_no_other_gradient_through(dtype, rate):
     x = torch.randn(401, 1003, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     drawn = []
     for seed in (3, 3, 4):
@@ -44,12 +38,12 @@ def test_dropout_zeroes_its_share_scales_the_rest_and_lets_no_other_gradient_thr
     assert torch.equal(x.grad, kept.to(dtype) * scale)
 
 
-def test_dropout_is_drawn_by_seed_step_and_virtual_worker(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+def test_dropout_is_drawn_by_seed_step_and_virtual_worker(store, config):
     """At a learning rate of 0, what differs between steps on the same batches is what was dropped."""
     run = config(**{"model.hidden_dropout": 0.5})
     shape, batches = model_config(run.model, store.vocabulary.size, 32), Loader(run, store).batches(0)
 
-    def losses(seed: int, first: int) -> list[float]:
+    def losses(seed, first):
         engine = TorchEngine(shape, run.optimizer, run.engine, seed=seed)
         engine.write(TrainState(first, initial_parameters(shape, 0)))
         return [float(engine.step(given, 0.0).loss_sum) for given in (batches, batches, batches[::-1])]
@@ -60,7 +54,7 @@ def test_dropout_is_drawn_by_seed_step_and_virtual_worker(store: TokenStore, con
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 2**-8)])
-def test_the_gelu_by_polynomials_is_the_exact_one(dtype: torch.dtype, tolerance: float) -> None:
+def test_the_gelu_by_polynomials_is_the_exact_one(dtype, tolerance):
     """Within the rounding of fp32 on its way, and in bf16 within one unit in the last place."""
     x = torch.cat([torch.linspace(-30, 30, 600_001), torch.randn(100_000), torch.tensor([-1e30, 0.0, 1e30])]).to(dtype)
     gradient = torch.randn(len(x)).to(dtype)

@@ -2,8 +2,6 @@
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from finetuned import LABELS, SHAPES, TASKS, finished_run, save_model, shape
 from maskwright.config.finetuning import LABELLED, Task
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
-from maskwright.model.config import SEQUENCE_TASKS, TaskKind
+from maskwright.model.config import SEQUENCE_TASKS
 from maskwright.model.hf.config import read_hf_config, read_labels
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export.hugging_face import export
@@ -28,9 +26,7 @@ from maskwright.tasks.models.load import load_model
         if task != "question_answering" or SHAPES[kind].facts.answers_questions
     ],
 )
-def test_export_of_every_head_is_proven_and_loads_again(
-    kind: str, task: TaskKind, tokenizer: str, tmp_path: Path
-) -> None:
+def test_export_of_every_head_is_proven_and_loads_again(kind, task, tokenizer, tmp_path):
     """`export` compares logits and tokens with the class that config.json names, and raises if they differ."""
     config = shape(kind, task)
     run = load_model(str(finished_run(tmp_path / "run", config, tokenizer)))
@@ -68,9 +64,7 @@ THREE = ("LABEL_0", "LABEL_1", "LABEL_2")
         ({"architectures": ["RobertaModel"]}, "masked_lm", ()),
     ],
 )
-def test_heads_of_folders_by_the_rules_of_transformers(
-    changes: dict[str, Any], task: str, labels: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_heads_of_folders_by_the_rules_of_transformers(changes, task, labels, tmp_path):
     given = shape("roberta", "single_label_classification")
     folder = save_model(tmp_path, initial_parameters(given, 0), given, **changes)
     config = read_hf_config(folder)
@@ -90,13 +84,13 @@ def test_heads_of_folders_by_the_rules_of_transformers(
         ({"architectures": ["ModernBertForQuestionAnswering"]}, "has 3 outputs for question_answering"),
     ],
 )
-def test_heads_that_cannot_be_read(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_heads_that_cannot_be_read(changes, said, tmp_path):
     given = shape("modernbert", "single_label_classification")
     with pytest.raises(ModelError, match=said):
         read_hf_config(save_model(tmp_path, initial_parameters(given, 0), given, **changes))
 
 
-def test_runs_whose_labels_are_not_their_heads(tokenizer: str, tmp_path: Path) -> None:
+def test_runs_whose_labels_are_not_their_heads(tokenizer, tmp_path):
     folder = finished_run(tmp_path / "run", shape("roberta", "token_classification"), tokenizer)
     record = json.loads((folder / "config.resolved.json").read_text())
     for change, said in (

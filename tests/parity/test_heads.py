@@ -2,7 +2,6 @@
 
 import importlib.util
 from dataclasses import replace
-from typing import Any
 
 import finetuned
 import numpy as np
@@ -16,7 +15,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import AtOnce, TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.config import SEQUENCE_TASKS
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import count_parameters, pieces
 from maskwright.model.initial import initial_parameters
@@ -63,11 +62,11 @@ every = pytest.mark.parametrize(("kind", "task"), HEADS)
 both = pytest.mark.parametrize("kind", list(SHAPES))
 
 
-def shape(kind: str, task: TaskKind) -> ModelConfig:
+def shape(kind, task):
     return replace(SHAPES[kind], task=task, num_labels=2 if task == "question_answering" else 3)
 
 
-def theirs_of(config: ModelConfig, parameters: dict[str, np.ndarray]) -> Any:
+def theirs_of(config, parameters):
     """The class that the exported `config.json` names, with our parameters."""
     values = to_hf_config(config)
     kind = getattr(transformers, values["architectures"][0])
@@ -77,7 +76,7 @@ def theirs_of(config: ModelConfig, parameters: dict[str, np.ndarray]) -> Any:
     return made
 
 
-def batch(config: ModelConfig) -> dict[str, torch.Tensor]:
+def batch(config):
     """Three texts, the last two shorter, and what each task says of them."""
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(5, config.vocab_size, (3, 12), generator=generator)
@@ -96,7 +95,7 @@ def batch(config: ModelConfig) -> dict[str, torch.Tensor]:
     return {"ids": ids, "real": real, "labels": labels[config.task], "types": types, "positions": positions}
 
 
-def ours_inputs(config: ModelConfig, given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def ours_inputs(config, given):
     """(predict_index, labels, weights) as a `Batch` has them."""
     rows, length = given["ids"].shape
     if config.task in SEQUENCE_TASKS:
@@ -109,7 +108,7 @@ def ours_inputs(config: ModelConfig, given: dict[str, torch.Tensor]) -> tuple[to
 
 
 @every
-def test_logits_loss_and_every_gradient_agree_with_transformers(kind: str, task: TaskKind) -> None:
+def test_logits_loss_and_every_gradient_agree_with_transformers(kind, task):
     config = shape(kind, task)
     parameters, given = drawn(config), batch(config)
     theirs, model = theirs_of(config, parameters), build(config, parameters)
@@ -146,7 +145,7 @@ def test_logits_loss_and_every_gradient_agree_with_transformers(kind: str, task:
 
 @both
 @pytest.mark.parametrize("task", ["single_label_classification", "token_classification"])
-def test_packed_texts_give_the_numbers_and_gradients_of_one_text_a_row(kind: str, task: TaskKind) -> None:
+def test_packed_texts_give_the_numbers_and_gradients_of_one_text_a_row(kind, task):
     """Three texts in one row of 24, each its own segment, against three rows with padding."""
     config = shape(kind, task)
     parameters, given = drawn(config), batch(config)
@@ -172,7 +171,7 @@ def test_packed_texts_give_the_numbers_and_gradients_of_one_text_a_row(kind: str
 
 
 @every
-def test_new_heads_are_drawn_as_transformers_draws_them(kind: str, task: TaskKind) -> None:
+def test_new_heads_are_drawn_as_transformers_draws_them(kind, task):
     """By quantiles, which see a cut-off as well. Those of 65,536 numbers have a standard deviation of 0.6 %."""
     labels = 2 if task == "question_answering" else 256
     config = replace(shape(kind, task), hidden_size=256, num_hidden_layers=1, num_labels=labels)
@@ -205,7 +204,7 @@ COMPILED = [
 
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
 @pytest.mark.parametrize("task", TASKS)
-def test_losses_of_jax_are_those_of_torch(task: TaskKind) -> None:
+def test_losses_of_jax_are_those_of_torch(task):
     from reference import parity
 
     from maskwright.model.jax import networks
@@ -221,13 +220,13 @@ def test_losses_of_jax_are_those_of_torch(task: TaskKind) -> None:
     assert float(ours.sum()) == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_jax_refuses_deberta_before_it_is_imported() -> None:
+def test_jax_refuses_deberta_before_it_is_imported():
     config = shape("deberta-v2", "regression")
     with pytest.raises(ConfigError, match="jax does not compute DeBERTa and MPNet, .*Fix: set engine.kind: torch"):
         make_engine(config, Optimizer(), EngineSection(kind="jax"), seed=0)
 
 
-def test_a_padded_vocabulary_is_never_smoothed() -> None:
+def test_a_padded_vocabulary_is_never_smoothed():
     """The padding would get a share of each label: in fp16 an infinite loss, else one of millions."""
     logits, labels, weights = torch.tensor([[1.0, 2.0, -torch.inf]]).half(), torch.tensor([1]), torch.ones(1)
     assert torch.isfinite(loss_sum("masked_lm", logits, labels, weights))
@@ -244,7 +243,7 @@ def test_a_padded_vocabulary_is_never_smoothed() -> None:
         if not SHAPES[kind].facts.relative
     ],
 )
-def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind) -> None:
+def test_jax_gives_the_numbers_and_gradients_of_torch(kind, task):
     import jax
     import jax.numpy as jnp
     from reference import parity
@@ -261,7 +260,7 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
     loss.backward()
     wanted = extract({name: p.grad for name, p in model.named_parameters()}, config)
 
-    def value(stacked: Any) -> Any:
+    def value(stacked):
         arrays = [jnp.asarray(a.numpy().astype(np.int32)) for a in (given["ids"], positions, given["real"], index)]
         found = networks.logits(stacked, config, *arrays, gather=lambda name, array: array, way="dense")
         theirs = labels.numpy() if labels.is_floating_point() else labels.numpy().astype(np.int32)
@@ -280,7 +279,7 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
 @pytest.mark.parametrize(
     ("kind", "task"), [(kind, task) for kind, task in PROGRAMS if kind in ("roberta", "modernbert")]
 )
-def test_engines_predict_the_same_logits_however_few_rows_fit(kind: str, task: TaskKind) -> None:
+def test_engines_predict_the_same_logits_however_few_rows_fit(kind, task):
     """Beside the model itself; two batches, and parts of them as after memory ran out."""
     config = shape(kind, task)
     parameters, given = drawn(config), batch(config)

@@ -1,7 +1,6 @@
 """The JAX engine is the torch engine's twin: every option, within 1e-5 in fp32."""
 
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +13,7 @@ from parity.test_transformers import SHAPES, inputs, ours_forward, random_parame
 from reference import parity  # noqa: E402
 from reference.parity_rows import ROWS  # noqa: E402
 
-from maskwright.config.pretraining import Optimizer, RunConfig  # noqa: E402
-from maskwright.data.store import TokenStore  # noqa: E402
+from maskwright.config.pretraining import Optimizer  # noqa: E402
 from maskwright.engines.jax import optimizers as optimizers_jax  # noqa: E402
 from maskwright.engines.jax.engine import JaxEngine  # noqa: E402
 from maskwright.engines.torch import optimizers as optimizers_torch  # noqa: E402
@@ -33,7 +31,7 @@ QUICK = ("roberta with dropout, another seed", "muon, modernbert")
 
 
 @pytest.mark.parametrize("row", [row if row in QUICK else pytest.param(row, marks=pytest.mark.long) for row in ROWS])
-def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable[..., RunConfig], row: str) -> None:
+def test_torch_and_jax_give_the_same_numbers(store, config, row):
     own = row == "roberta" or any(key.startswith(("optimizer.", "engine.")) for key in ROWS[row])
     found = parity.compare(store, config, ROWS[row], updates=own)  # others have the updates of the first row
     assert found.largest < parity.TOLERANCE, found
@@ -41,16 +39,14 @@ def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ultrabert", "nomic_bert"])
-def test_an_update_by_muon_of_grouped_queries_and_of_a_head_is_that_of_torch(
-    config: Callable[..., RunConfig], kind: str
-) -> None:
+def test_an_update_by_muon_of_grouped_queries_and_of_a_head_is_that_of_torch(config, kind):
     """Keys and values have fewer rows than queries; each is moved by itself. NomicBERT has token types beside them."""
     run = config(**{"optimizer.kind": "muon", "engine.kind": "jax", "engine.dtype": "fp32"})
     engine = JaxEngine(SHAPES[kind], run.optimizer, run.engine, seed=0)
     assert parity.updates_apart(run, SHAPES[kind], engine.program) < parity.TOLERANCE
 
 
-def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
+def test_an_update_of_a_new_familys_parameters_is_that_of_torch():
     """What is decayed is decided by dimensions, not by names, and each layer's rate by one rule."""
     options = Optimizer(kind="adamw", learning_rate=0.1, weight_decay=0.5, layer_decay=0.7)
     shapes = {"word.weight": (5, 4), "layers.down.weight": (3, 4, 4), "layers.gain": (3, 4), "head.scale": (4,)}
@@ -58,7 +54,7 @@ def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
     zeros = {name: jax.numpy.zeros(shape) for name, shape in shapes.items()}
     rates = jax.numpy.asarray(optimizers_jax.rates_of(options, 0.1, 1))
     moments = {"exp_avg": zeros, "exp_avg_sq": zeros}
-    found, _ = optimizers_jax.apply(options, rates, stacked, zeros, moments, SimpleNamespace(shapes=shapes))  # type: ignore[arg-type]
+    found, _ = optimizers_jax.apply(options, rates, stacked, zeros, moments, SimpleNamespace(shapes=shapes))
     parameters = {
         name.replace("layers.", f"layers.{layer}."): torch.nn.Parameter(torch.ones(shape[name.startswith("layers.") :]))
         for name, shape in shapes.items()
@@ -88,7 +84,7 @@ def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
         if not config.facts.relative
     ],
 )
-def test_every_family_in_jax_has_the_same_loss_and_gradients_as_in_torch(kind: str) -> None:
+def test_every_family_in_jax_has_the_same_loss_and_gradients_as_in_torch(kind):
     """On rows as long as the model takes; torch's are held to those of transformers."""
     config, parameters = SHAPES[kind], random_parameters(SHAPES[kind])
     ids, real, labels = inputs(config.max_seq_len, pad=config.pad_token_id)
@@ -101,7 +97,7 @@ def test_every_family_in_jax_has_the_same_loss_and_gradients_as_in_torch(kind: s
     places = np.broadcast_to(np.arange(config.max_seq_len, dtype=np.int32), ids.shape)
     batch = [ids.numpy().astype(np.int32), places, real.numpy().astype(np.int32), index.numpy()]
 
-    def loss(weights: networks.Weights) -> jax.Array:
+    def loss(weights):
         logits = networks.logits(weights, config, *batch, gather=lambda _, array: array, way="dense")
         return networks.losses("masked_lm", logits, truth.numpy()).mean()
 

@@ -1,7 +1,6 @@
 """Every way of attention in JAX against numpy in float64, one query at a time; the TPU's kernel is interpreted."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +17,7 @@ from maskwright.model.jax.attention import attention, choose_way, dense  # noqa:
 Floats = NDArray[np.float64]
 
 
-def oracle(
-    q: Floats, k: Floats, v: Floats, segments: NDArray[np.int32], seen: Floats, window: int | None
-) -> list[Floats]:
+def oracle(q, k, v, segments, seen, window):
     """Result [M, T, H, h], and the gradients of q, k and v when the result's gradient is `seen`."""
     out, dq, dk, dv = (np.zeros(q.shape) for _ in range(4))
     scale = q.shape[3] ** -0.5
@@ -40,24 +37,22 @@ def oracle(
     return [out, dq, dk, dv]
 
 
-def segments_of(T: int) -> NDArray[np.int32]:
+def segments_of(T):
     """Several segments and a padded tail; one segment; padding alone."""
     several = np.repeat([1, 2, 3, 4, 0], [T // 8, T // 4 + 3, 1, T // 2, T - T // 8 - T // 4 - T // 2 - 4])
     return np.stack([several, np.ones(T), np.zeros(T)]).astype(np.int32)
 
 
 @pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def interpreted(monkeypatch):
     make = attention_jax.kernels.make_splash_mha_single_device
     monkeypatch.setattr(attention_jax.kernels, "make_splash_mha_single_device", partial(make, interpret=True))
 
 
-def with_gradients(
-    inputs: list[jax.Array], segments: NDArray[np.int32], way: Any, window: int | None
-) -> list[jax.Array]:
+def with_gradients(inputs, segments, way, window):
     """What `oracle` gives, of q, k, v and the result's gradient, by one program."""
 
-    def both(q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> list[jax.Array]:
+    def both(q, k, v, seen):
         out, gradient_of = jax.vjp(
             lambda q, k, v: attention(q, k, v, jnp.asarray(segments), way=way, window=window), q, k, v
         )
@@ -87,16 +82,8 @@ def with_gradients(
     ],
 )
 def test_every_way_and_its_gradients_equal_slow_twin(
-    way: str,
-    T: int,
-    h: int,
-    largest_block: int,
-    dtype: str,
-    tolerance: float,
-    window: int | None,
-    interpreted: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    way, T, h, largest_block, dtype, tolerance, window, interpreted, monkeypatch
+):
     """bf16 has 8 bits: its results are within 2 % of the largest."""
     monkeypatch.setattr(attention_jax, "LARGEST_BLOCK", largest_block)
     segments = segments_of(T)
@@ -115,9 +102,7 @@ def test_every_way_and_its_gradients_equal_slow_twin(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("way", "T", "window"), [("dense", 37, None), ("splash", 128, None)])
-def test_fewer_heads_of_keys_serve_neighbouring_queries(
-    way: str, T: int, window: int | None, interpreted: None
-) -> None:
+def test_fewer_heads_of_keys_serve_neighbouring_queries(way, T, window, interpreted):
     """Beside the slow twin, whose keys and values are repeated; their gradients are then added up."""
     segments, random = segments_of(T), np.random.default_rng(T)
     q, k, v, seen = (random.normal(size=(3, T, H, 16)).astype(np.float32) for H in (6, 2, 2, 6))
@@ -142,7 +127,7 @@ def test_fewer_heads_of_keys_serve_neighbouring_queries(
         (("cpu", 512, 64, 0.0, jnp.bfloat16), "dense"),
     ],
 )
-def test_way_is_chosen_from_static_facts(facts: tuple, way: str) -> None:
+def test_way_is_chosen_from_static_facts(facts, way):
     assert choose_way(*facts) == way
     assert choose_way(*facts, causal=True) == "causal " * (way != "dense") + way
     assert choose_way(*facts, causal=None) == "dense"
@@ -159,14 +144,12 @@ def test_way_is_chosen_from_static_facts(facts: tuple, way: str) -> None:
         ("causal splash", 2048, 64, 3, 64),
     ],
 )
-def test_splash_lowers_for_a_tpu_on_a_host_without_one(
-    way: str, T: int, h: int, kernels: int, window: int | None
-) -> None:
+def test_splash_lowers_for_a_tpu_on_a_host_without_one(way, T, h, kernels, window):
     """Down to the kernels that the TPU's compiler is given: one forward, one or two backward; narrow heads second to
     last."""
     array, ids = jax.ShapeDtypeStruct((2, T, 2, h), jnp.bfloat16), jax.ShapeDtypeStruct((2, T), jnp.int32)
 
-    def loss(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
+    def loss(q, k, v, segments):
         return attention(q, k, v, segments, way=way, window=window).astype(jnp.float32).sum()
 
     traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(array, array, array, ids)
@@ -176,11 +159,11 @@ def test_splash_lowers_for_a_tpu_on_a_host_without_one(
 
 
 @pytest.mark.parametrize(("names", "forward_kernels"), [((), 2), ((attention_jax.RESIDUALS,), 1)])
-def test_kept_residuals_save_the_second_forward_kernel(names: tuple[str, ...], forward_kernels: int) -> None:
+def test_kept_residuals_save_the_second_forward_kernel(names, forward_kernels):
     array, ids = jax.ShapeDtypeStruct((1, 128, 2, 64), jnp.bfloat16), jnp.ones((1, 128), jnp.int32)
     policy = jax.checkpoint_policies.save_only_these_names(*names)
 
-    def loss(q: jax.Array) -> jax.Array:
+    def loss(q):
         layer = jax.checkpoint(lambda q: jnp.sin(attention(q, q, q, ids, way="splash")), policy=policy)
         return layer(q).astype(jnp.float32).sum()
 
@@ -188,7 +171,7 @@ def test_kept_residuals_save_the_second_forward_kernel(names: tuple[str, ...], f
     assert lowered.count('kernel_name = "splash_mha_fwd') == forward_kernels
 
 
-def test_dense_asks_for_whole_products_in_fp32() -> None:
+def test_dense_asks_for_whole_products_in_fp32():
     """A CPU gives them anyway; a TPU or a GPU would round to fewer bits."""
     ids = jnp.ones((1, 128), jnp.int32)
     for dtype, count in ((jnp.float32, 2), (jnp.bfloat16, 0)):
@@ -197,7 +180,7 @@ def test_dense_asks_for_whole_products_in_fp32() -> None:
         assert lowered.count("precision = [HIGHEST, HIGHEST]") == count
 
 
-def test_dropout_keeps_the_mean_and_depends_on_the_key() -> None:
+def test_dropout_keeps_the_mean_and_depends_on_the_key():
     random = np.random.default_rng(0)
     q, k, v = (jnp.asarray(random.uniform(size=(64, 37, 2, 16)), jnp.float32) for _ in range(3))
     ids = jnp.ones((64, 37), jnp.int32)

@@ -21,7 +21,7 @@ TABLES = {
 }
 
 
-def batch(ids: np.ndarray) -> Batch:
+def batch(ids):
     M, T = ids.shape
     positions = np.tile(np.arange(T, dtype=np.int32), (M, 1))
     index, labels = np.arange(0, M * T, T, dtype=np.int32), np.arange(M, dtype=np.int32) % 3
@@ -37,9 +37,7 @@ def batch(ids: np.ndarray) -> Batch:
         ("roberta", {"weight_decay": 0.0}),
     ],
 )
-def test_only_the_embeddings_that_are_looked_up_need_training(
-    kind: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_embeddings_that_are_looked_up_need_training(kind, options, monkeypatch):
     monkeypatch.setattr(sparse_rows, "PENDING_UPDATES", 3)  # once inside of the six updates below, once with a save
     monkeypatch.setattr(sparse_rows, "CACHED_NUMBERS", 1000)
     config = shape(kind, "single_label_classification")
@@ -47,7 +45,7 @@ def test_only_the_embeddings_that_are_looked_up_need_training(
     given = [batch(generator.choice(SEEN, (4, 12))) for _ in range(6)]
     judged = [batch(generator.integers(0, config.vocab_size, (4, 12))) for _ in range(2)]
 
-    def made(ids: np.ndarray | None, state: TrainState) -> TorchEngine:
+    def made(ids, state):
         engine = TorchEngine(config, optimizer, EngineSection(device="cpu", dtype="fp32"), seed=0, looked_up=ids)
         engine.write(state)
         return engine
@@ -78,12 +76,12 @@ def test_only_the_embeddings_that_are_looked_up_need_training(
             np.testing.assert_allclose(found.moments[moment][name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def test_in_fp16_a_skipped_update_decays_nothing_and_resumes_exactly() -> None:
+def test_in_fp16_a_skipped_update_decays_nothing_and_resumes_exactly():
     config = shape("roberta", "single_label_classification")
     optimizer, generator = FinetuningOptimizer(weight_decay=0.1), np.random.default_rng(0)
     given = [batch(generator.choice(SEEN, (4, 12))) for _ in range(6)]
 
-    def made(state: TrainState) -> TorchEngine:
+    def made(state):
         options = EngineSection(device="cpu", dtype="fp16")
         engine = TorchEngine(config, optimizer, options, 0, micro_batch_losses=4, label_smoothing=0.1, looked_up=SEEN)
         engine.write(state)
@@ -92,9 +90,9 @@ def test_in_fp16_a_skipped_update_decays_nothing_and_resumes_exactly() -> None:
     engine = made(TrainState(0, initial_parameters(config, 0)))
     engine.step([given[0]], 1e-2)
     before, finish = engine.read().parameters, engine.weights.finish
-    engine.weights.finish = lambda: finish() * torch.inf  # type: ignore[method-assign]
+    engine.weights.finish = lambda: finish() * torch.inf
     engine.step([given[1]], 1e-2)
-    engine.weights.finish = finish  # type: ignore[method-assign]
+    engine.weights.finish = finish
     skipped = engine.read()
     assert all(np.array_equal(array, skipped.parameters[name]) for name, array in before.items())
     assert skipped.loss_scale == {"loss_scale": 2.0**15, "good_updates_in_a_row": 0, "skipped_updates": 1}

@@ -1,9 +1,6 @@
 """fp16 with dynamic loss scaling: our rules beside torch's, and a run beside fp32."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pytest
@@ -11,10 +8,8 @@ import torch
 from conftest import small_config
 from ended_runs import arrays, require_same
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.torch import loss_scale
 from maskwright.engines.torch.engine import TorchEngine
@@ -28,7 +23,7 @@ from maskwright.tasks.pretrain.run import pretrain
 class Run:
     """A small model on real rows. `overflow` names the steps whose gradient overflows, whatever the scale."""
 
-    def __init__(self, store: TokenStore, config: RunConfig, dtype: str, overflow: tuple[int, ...] = ()) -> None:
+    def __init__(self, store, config, dtype, overflow=()):
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"dtype": dtype})})
         shape = model_config(config.model, store.vocabulary.size, 32)
         self.loader = Loader(config, store)
@@ -37,25 +32,25 @@ class Run:
         self.engine.write(TrainState(0, initial_parameters(shape, 0)))
         self.overflow, self.losses, self.norms = overflow, [], []
 
-    def step(self, step: int) -> None:
+    def step(self, step):
         batches = self.loader.batches(step)
         weights = self.engine.weights
         finish = weights.finish
         if step in self.overflow:
-            weights.finish = lambda: finish() * torch.inf  # type: ignore[method-assign]
+            weights.finish = lambda: finish() * torch.inf
         stats = self.engine.step(batches, 2e-3)
-        weights.finish = finish  # type: ignore[method-assign]
+        weights.finish = finish
         assert stats
         self.losses.append(float(stats.loss_sum) / float(stats.weight))
         self.norms.append(float(stats.grad_norm))
 
-    def steps(self, *numbers: int) -> Self:
+    def steps(self, *numbers):
         for number in numbers:
             self.step(number)
         return self
 
 
-def test_the_scale_moves_as_torchs_own() -> None:
+def test_the_scale_moves_as_torchs_own():
     """GradScaler itself, over updates of which some overflow, with doublings in between."""
     generator = np.random.default_rng(0)
     bad = {*range(3), *generator.integers(3, 9000, 6).tolist(), 4000, 8999}
@@ -80,7 +75,7 @@ def test_the_scale_moves_as_torchs_own() -> None:
 
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert", "bert"])
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_fp16_follows_fp32(store: TokenStore, config: Callable[..., RunConfig], architecture: str, kind: str) -> None:
+def test_fp16_follows_fp32(store, config, architecture, kind):
     # With some seeds the first loss scale overflows, and an update is left out, as it should be.
     run = config(**{"seed": 2, "model.architecture": architecture, "optimizer.kind": kind})
     exact, rounded = (Run(store, run, dtype).steps(*range(12)) for dtype in ("fp32", "fp16"))
@@ -96,9 +91,7 @@ def test_fp16_follows_fp32(store: TokenStore, config: Callable[..., RunConfig], 
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_an_overflow_leaves_out_one_update_and_resumes_exactly(
-    store: TokenStore, config: Callable[..., RunConfig], kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_overflow_leaves_out_one_update_and_resumes_exactly(store, config, kind, capsys):
     run = config(**{"optimizer.kind": kind})
     whole = Run(store, run, "fp16", overflow=(2, 5)).steps(0, 1)
     before = whole.engine.read()
@@ -124,7 +117,7 @@ def test_an_overflow_leaves_out_one_update_and_resumes_exactly(
     )
 
 
-def test_a_device_that_runs_ahead_skips_the_same_updates(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+def test_a_device_that_runs_ahead_skips_the_same_updates(store, config):
     for kind in ("adamw", "muon"):
         runs = [Run(store, config(**{"optimizer.kind": kind}), "fp16", overflow=(0, 3)) for _ in range(2)]
         runs[1].engine.asynchronous = True
@@ -134,7 +127,7 @@ def test_a_device_that_runs_ahead_skips_the_same_updates(store: TokenStore, conf
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_scale_below_one_stops_the_run(store: TokenStore, config: Callable[..., RunConfig], *, ahead: bool) -> None:
+def test_a_scale_below_one_stops_the_run(store, config, *, ahead):
     run = Run(store, config(), "fp16", overflow=tuple(range(30)))
     run.engine.asynchronous = ahead
     with pytest.raises(HealthError, match=r"step 16: the gradient overflows fp16 even with a loss scale below 1"):
@@ -142,9 +135,7 @@ def test_a_scale_below_one_stops_the_run(store: TokenStore, config: Callable[...
         run.engine.check()
 
 
-def test_status_tells_how_many_updates_were_skipped(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_tells_how_many_updates_were_skipped(store, tmp_path, monkeypatch):
     monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**60)
     keys = {"engine.dtype": "fp16", "schedule.steps": 3, "schedule.warmup_steps": 1, "logging.every_steps": 1}
     pretrain(small_config(store.location, **keys), str(tmp_path / "run"))

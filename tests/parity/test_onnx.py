@@ -4,10 +4,7 @@ nothing left of what fails."""
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +15,8 @@ from finetuned import SHAPES, TASKS, finished_run, shape, write_examples
 from maskwright.cli import main as cli
 from maskwright.config.pretraining import EngineSection
 from maskwright.core.errors import InputError, VerificationError
-from maskwright.data.store import TokenStore
 from maskwright.labels.dataset import read_dataset
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.config import SEQUENCE_TASKS
 from maskwright.run.directory import RunDirectory
 from maskwright.run.record import RecordedText
 from maskwright.tasks.export.hugging_face import export
@@ -32,11 +28,11 @@ from maskwright.tasks.use.predict import TextOptions
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
 
-def shape_of(kind: str, task: TaskKind) -> ModelConfig:
+def shape_of(kind, task):
     return SHAPES[kind] if task == "masked_lm" else shape(kind, task)
 
 
-def rows(count: int, length: int, padded: bool) -> tuple[np.ndarray, np.ndarray]:
+def rows(count, length, padded):
     ids = np.random.default_rng(count).integers(5, 400, (count, length))
     mask = np.ones_like(ids)
     if padded:
@@ -59,9 +55,7 @@ EVERY_HEAD = ("roberta", "modernbert", "bert", "distilbert", "mpnet")
         and (task != "question_answering" or SHAPES[kind].facts.answers_questions)
     ],
 )
-def test_logits_are_those_of_transformers_at_any_shape(
-    kind: str, task: TaskKind, tokenizer: str, tmp_path: Path
-) -> None:
+def test_logits_are_those_of_transformers_at_any_shape(kind, task, tokenizer, tmp_path):
     """At batches and lengths that `export` does not look at. In int8 they are near, and the embeddings are too."""
     run = load_model(str(finished_run(tmp_path / "run", shape_of(kind, task), tokenizer)))
     folder = tmp_path / "model"
@@ -99,7 +93,7 @@ def test_logits_are_those_of_transformers_at_any_shape(
     assert "| onnx/model_int8.onnx |" in card and "6 rows of random ids" in card
 
 
-def table(folder: Path) -> dict[str, dict[str, float]]:
+def table(folder):
     """The model card's figures, by file."""
     lines = [line.strip("| ").split(" | ") for line in (folder / "README.md").read_text().splitlines() if "|" in line]
     head, _, *rest = lines
@@ -108,7 +102,7 @@ def table(folder: Path) -> dict[str, dict[str, float]]:
     }
 
 
-def record_of(run: Path, keys: dict[str, Any], text: RecordedText | None = None) -> None:
+def record_of(run, keys, text=None):
     """`text`: what the run trains on; by default the labelled files of `keys`."""
     directory = RunDirectory(str(run))
     record = directory.read_record()
@@ -121,7 +115,7 @@ def record_of(run: Path, keys: dict[str, Any], text: RecordedText | None = None)
 
 
 @pytest.mark.parametrize("task", ["token_classification", "question_answering"])
-def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tokenizer: str, tmp_path: Path) -> None:
+def test_scores_are_those_of_evaluate_on_the_validation_file(task, tokenizer, tmp_path):
     """Padded batches of one text a row, beside packed rows of our own network; by the command."""
     run = finished_run(tmp_path / "run", shape("modernbert", task), tokenizer)
     splits = (("train", 9), ("validation", 30))
@@ -136,7 +130,7 @@ def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tok
     assert set(found["onnx/model_int8.onnx"]) == {"MB", *expected, "texts/s"}
 
 
-def test_a_masked_lm_run_is_measured_on_its_held_out_text(store: TokenStore, tokenizer: str, tmp_path: Path) -> None:
+def test_a_masked_lm_run_is_measured_on_its_held_out_text(store, tokenizer, tmp_path):
     run = finished_run(tmp_path / "run", SHAPES["roberta"], tokenizer)
     text = RecordedText(store.location, store.fingerprint)
     record_of(run, {"data.seq_len": 32, "data.packing": "documents"}, text)
@@ -146,15 +140,13 @@ def test_a_masked_lm_run_is_measured_on_its_held_out_text(store: TokenStore, tok
         assert (found["loss"], found["accuracy"]) == pytest.approx((expected["loss"], expected["accuracy"]), abs=1e-4)
 
 
-def test_what_is_wrong_leaves_nothing(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_leaves_nothing(tokenizer, tmp_path, monkeypatch, capsys):
     from maskwright.model.onnx import graph
 
     run = finished_run(tmp_path / "run", shape("roberta", "regression"), tokenizer)
-    whole: Callable[..., Any] = graph.make_model
+    whole = graph.make_model
 
-    def damaged(config: ModelConfig, parameters: dict[str, np.ndarray]) -> Any:
+    def damaged(config, parameters):
         name = "roberta.encoder.layer.1.attention.output.dense.bias"
         return whole(config, {**parameters, name: parameters[name] * np.float32(1.1)})
 

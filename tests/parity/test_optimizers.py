@@ -1,6 +1,5 @@
 """The engine's updates against torch's plain AdamW and against the formulas in float64."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +9,8 @@ from ended_runs import arrays
 from reference import oracles
 from torch.utils.flop_counter import FlopCounterMode
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError
-from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.muon import products_flops
 from maskwright.engines.torch.engine import TorchEngine
@@ -27,7 +23,7 @@ from maskwright.model.torch.networks import build, extract
 RATES = [1e-3, 3e-3, 2e-3]
 
 
-def backward(plain: torch.nn.Module, batches: list[Batch]) -> None:
+def backward(plain, batches):
     """Adds the gradient of the global batch, one micro-batch after the other."""
     total = sum(batch.predicted for batch in batches)
     for batch in batches:
@@ -38,9 +34,7 @@ def backward(plain: torch.nn.Module, batches: list[Batch]) -> None:
 
 
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05, 100.0], ids=["none", "above", "below"])
-def test_three_updates_equal_torchs_adamw(
-    store: TokenStore, config: Callable[..., RunConfig], max_grad_norm: float | None
-) -> None:
+def test_three_updates_equal_torchs_adamw(store, config, max_grad_norm):
     run = config(**{"optimizer.max_grad_norm": max_grad_norm, "optimizer.weight_decay": 0.1})
     shape = model_config(run.model, store.vocabulary.size, 32)
     loader = Loader(run, store)
@@ -60,7 +54,7 @@ def test_three_updates_equal_torchs_adamw(
         foreach=False,
         fused=False,
     )
-    gradients: list[dict[str, np.ndarray]] = []
+    gradients = []
     for step, rate in enumerate(RATES):
         batches = loader.batches(step)
         engine.step(batches, rate)
@@ -91,9 +85,7 @@ def test_three_updates_equal_torchs_adamw(
     ("kind", "inner"),
     [("roberta", None), ("roberta", 48), ("modernbert", None), ("eurobert", None), ("nomic_bert", None)],
 )
-def test_three_updates_with_muon_equal_the_formulas(
-    store: TokenStore, config: Callable[..., RunConfig], kind: str, inner: int | None
-) -> None:
+def test_three_updates_with_muon_equal_the_formulas(store, config, kind, inner):
     """Hidden matrices by Muon, those that are several in one apart, all else by AdamW; also where the inner width is
     no multiple."""
     run = config(
@@ -153,7 +145,7 @@ def test_three_updates_with_muon_equal_the_formulas(
     ] * shape.num_hidden_layers + (kind != "eurobert")
 
 
-def test_rates_fall_from_layer_to_layer_as_in_electra() -> None:
+def test_rates_fall_from_layer_to_layer_as_in_electra():
     """Layer 11 of 12 has 0.8 of the rate, layer 0 has 0.8^12 and the embeddings 0.8^13 (Clark et al. 2020)."""
     names = [
         "word.weight",
@@ -167,7 +159,7 @@ def test_rates_fall_from_layer_to_layer_as_in_electra() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_orthogonalize_brings_singular_values_near_one(dtype: torch.dtype) -> None:
+def test_orthogonalize_brings_singular_values_near_one(dtype):
     stack = torch.randn(5, 32, 96, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(orthogonalize(stack.to(dtype)).float())
     assert 0.6 < float(values.min()) < float(values.max()) < 1.25
@@ -177,9 +169,7 @@ def test_orthogonalize_brings_singular_values_near_one(dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_a_gradient_that_is_not_finite_changes_nothing(
-    store: TokenStore, config: Callable[..., RunConfig], kind: str, ahead: bool
-) -> None:
+def test_a_gradient_that_is_not_finite_changes_nothing(store, config, kind, ahead):
     """Also where the host learns of it some steps later: the state stays that before the bad step."""
     run = config(**{"optimizer.kind": kind})
     shape, loader = model_config(run.model, store.vocabulary.size, 32), Loader(run, store)

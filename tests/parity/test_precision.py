@@ -1,22 +1,17 @@
 """bf16 against fp32 on the CPU, and a CUDA device against the CPU where there is one."""
 
 import shutil
-from collections.abc import Callable, Iterator
 from functools import partialmethod
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 from made_record import made_record
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, MaskwrightError
-from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.engines.torch.engine import TorchEngine
@@ -24,15 +19,12 @@ from maskwright.engines.torch.passes import Passes
 from maskwright.engines.torch.prepare import attention_kernel, choose_compile, set_determinism
 from maskwright.machine import hardware
 from maskwright.model.config import model_config
-from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
-from maskwright.model.torch.heads import Targets
 from maskwright.model.torch.linear import mkl_product
-from maskwright.run.record import RunRecord
 from maskwright.tasks.start import capacity
 
 
-def losses(store: TokenStore, run: RunConfig, steps: int = 12) -> list[float]:
+def losses(store, run, steps=12):
     shape = model_config(run.model, store.vocabulary.size, 32)
     engine, loader = TorchEngine(shape, run.optimizer, run.engine, seed=0), Loader(run, store)
     engine.write(TrainState(0, initial_parameters(shape, 0)))
@@ -40,13 +32,13 @@ def losses(store: TokenStore, run: RunConfig, steps: int = 12) -> list[float]:
     return [s.loss_sum / s.weight for s in stats]
 
 
-def test_bf16_follows_fp32(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+def test_bf16_follows_fp32(store, config):
     exact, rounded = (losses(store, config(**{"engine.dtype": dtype})) for dtype in ("fp32", "bf16"))
     assert exact[-1] < exact[0] - 0.3
     assert np.abs(np.array(exact) - np.array(rounded)).max() < 0.03
 
 
-def gradients(store: TokenStore, run: RunConfig) -> Parameters:
+def gradients(store, run):
     """Of the first update, by Hugging Face names."""
     shape = model_config(run.model, store.vocabulary.size, 32)
     engine = make_engine(shape, run.optimizer, run.engine, 0)
@@ -55,7 +47,7 @@ def gradients(store: TokenStore, run: RunConfig) -> Parameters:
     return engine.read().moments["exp_avg"]
 
 
-def shares_off(found: Parameters, exact: Parameters) -> dict[str, float]:
+def shares_off(found, exact):
     """How far each parameter's gradient is from the exact one, as a share of that."""
     whole = np.sqrt(sum(np.square(gradient).sum() for gradient in exact.values()))
     assert found.keys() == exact.keys() and len(exact) > 10 and np.isfinite(whole)
@@ -68,9 +60,7 @@ def shares_off(found: Parameters, exact: Parameters) -> dict[str, float]:
 
 @pytest.mark.skipif(mkl_product() is None, reason="this libtorch does not export MKL's product of bf16 matrices")
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
-def test_gradients_by_mkl_are_nearer_to_fp32(
-    store: TokenStore, config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, architecture: str
-) -> None:
+def test_gradients_by_mkl_are_nearer_to_fp32(store, config, monkeypatch, architecture):
     """As a CPU with AMX computes them."""
     keys = {"model.architecture": architecture, "optimizer.max_grad_norm": None}
     found = [gradients(store, config(**keys, **{"engine.dtype": dtype})) for dtype in ("fp32", "bf16")]
@@ -93,16 +83,7 @@ ONE_BATCH = {"batch.virtual_workers": 1, "optimizer.max_grad_norm": None}
     ("architecture", "layers", "dtype", "backend", "tolerance"),
     [("roberta", 2, "fp32", "aot_eager", 1e-4), ("modernbert", 1, "bf16", "inductor", 0.02)],
 )
-def test_compiled_layers_follow_plain_ones(
-    store: TokenStore,
-    config: Callable[..., RunConfig],
-    monkeypatch: pytest.MonkeyPatch,
-    architecture: str,
-    layers: int,
-    dtype: str,
-    backend: str,
-    tolerance: float,
-) -> None:
+def test_compiled_layers_follow_plain_ones(store, config, monkeypatch, architecture, layers, dtype, backend, tolerance):
     """Every parameter's gradient: in the last layer, which computes predicted positions alone, and in one before. Each
     program takes g++ some seconds, so it compiles one layer; of two, the programs and their gradients are run as torch
     has traced them."""
@@ -120,9 +101,7 @@ def test_compiled_layers_follow_plain_ones(
 @pytest.mark.filterwarnings("ignore")  # of the compiler itself
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
-def test_an_exact_compiled_run_on_cuda_has_the_same_bits_twice(
-    store: TokenStore, config: Callable[..., RunConfig], architecture: str
-) -> None:
+def test_an_exact_compiled_run_on_cuda_has_the_same_bits_twice(store, config, architecture):
     """Three updates, from programs that are compiled anew; and its gradients are those of a CPU in fp32."""
     keys = ONE_BATCH | {"model.architecture": architecture, "model.num_hidden_layers": 3}
     cuda = keys | {"engine.device": "cuda", "engine.dtype": "bf16", "engine.compile": "on"}
@@ -147,7 +126,7 @@ def test_an_exact_compiled_run_on_cuda_has_the_same_bits_twice(
             assert array.tobytes() == second[name].tobytes(), name
 
 
-def test_compiling_is_for_long_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compiling_is_for_long_runs_on_a_gpu(monkeypatch, tmp_path):
     """A GPU's layers take a C compiler: without one a long run ends at its start, not at its first step."""
     for variable in ("CC", "CXX"):
         monkeypatch.delenv(variable, raising=False)
@@ -163,14 +142,12 @@ def test_compiling_is_for_long_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize("flops", [1e15, 1e18])
-def test_a_run_on_a_gpu_keeps_whether_it_compiles_when_it_gets_longer(
-    monkeypatch: pytest.MonkeyPatch, config: Callable[..., RunConfig], flops: float
-) -> None:
+def test_a_run_on_a_gpu_keeps_whether_it_compiles_when_it_gets_longer(monkeypatch, config, flops):
     """That is recorded with the first start on such a device; a record of a CPU, or of before, has none."""
     monkeypatch.setattr(capacity, "choose_device", lambda engine: engine.device if engine.device != "auto" else "cuda")
     monkeypatch.setattr("maskwright.engines.torch.prepare.has_compiler", lambda device: True)
 
-    def decided(before: RunRecord, flops: float, **keys: str) -> tuple[bool, bool | None]:
+    def decided(before, flops, **keys):
         run = config(**{"engine.device": "cuda", **{f"engine.{key}": value for key, value in keys.items()}})
         kept = capacity.engine_config(run, before, None)
         engine = SimpleNamespace(compiled=choose_compile(kept.compile, kept.device, flops))
@@ -185,14 +162,14 @@ def test_a_run_on_a_gpu_keeps_whether_it_compiles_when_it_gets_longer(
 
 
 @pytest.fixture
-def exact_kernels() -> Iterator[None]:
+def exact_kernels():
     """As an exact run on CUDA has them. The flag is torch's own, for the whole process."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
 
 
-def test_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_a_gpu(monkeypatch):
     """No attention whose backward pass adds in any order: that of cuDNN does, and torch lets it. No sums in 16 bits."""
     set_determinism(True)
     try:
@@ -213,26 +190,22 @@ def test_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler itself
 @pytest.mark.parametrize("reproducibility", ["exact", "fast"])
-def test_no_measurement_chooses_the_kernels_of_an_exact_run(
-    store: TokenStore, config: Callable[..., RunConfig], reproducibility: str
-) -> None:
+def test_no_measurement_chooses_the_kernels_of_an_exact_run(store, config, reproducibility):
     run = config(**ONE_BATCH, **{"engine.compile": "on", "engine.reproducibility": reproducibility})
     TorchEngine(model_config(run.model, store.vocabulary.size, 32), run.optimizer, run.engine, seed=0)
     assert torch._inductor.config.deterministic is (reproducibility == "exact")
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_filler_of_the_products_of_a_gpu_changes_no_gradient(
-    store: TokenStore, config: Callable[..., RunConfig], dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filler_of_the_products_of_a_gpu_changes_no_gradient(store, config, dtype, monkeypatch):
     run, made = config(**ONE_BATCH, **{"engine.dtype": dtype}), list[int]()
     plain = gradients(store, run)
 
     class Filled(Passes):
-        def __init__(self, *given: Any, **options: Any) -> None:
+        def __init__(self, *given, **options):
             super().__init__(*given, **options | {"fills_up": True})
 
-        def targets(self, batch: Batch, smoothing: float = 0.0) -> Targets:
+        def targets(self, batch, smoothing=0.0):
             made.append(len(batch.predict_index))
             return super().targets(batch, smoothing)
 
@@ -244,14 +217,12 @@ def test_filler_of_the_products_of_a_gpu_changes_no_gradient(
 
 @pytest.mark.usefixtures("exact_kernels")
 @pytest.mark.parametrize("has_exact_form", [False, True])
-def test_an_operation_without_an_exact_form_is_named_at_the_start(
-    store: TokenStore, config: Callable[..., RunConfig], has_exact_form: bool
-) -> None:
+def test_an_operation_without_an_exact_form_is_named_at_the_start(store, config, has_exact_form):
     run = config()
     shape = model_config(run.model, store.vocabulary.size, 32)
     engine, loader = TorchEngine(shape, run.optimizer, run.engine, seed=0), Loader(run, store)
 
-    def predict(*_: object) -> None:
+    def predict(*_):
         if has_exact_form:
             raise RuntimeError("of another kind")
         torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))  # has none, on any device
@@ -271,7 +242,7 @@ def test_an_operation_without_an_exact_form_is_named_at_the_start(
 @pytest.mark.gpu
 @pytest.mark.usefixtures("exact_kernels")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
-def test_cuda_follows_cpu(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+def test_cuda_follows_cpu(store, config):
     cpu, cuda = (losses(store, config(**{"engine.device": device})) for device in ("cpu", "cuda"))
     assert np.abs(np.array([float(loss) for loss in cpu]) - np.array([float(loss) for loss in cuda])).max() < 1e-3
 
@@ -285,9 +256,7 @@ def test_cuda_follows_cpu(store: TokenStore, config: Callable[..., RunConfig]) -
         pytest.param("jax", "modernbert", marks=pytest.mark.long),
     ],
 )
-def test_every_parameter_gets_its_whole_gradient_in_bf16(
-    store: TokenStore, config: Callable[..., RunConfig], kind: str, architecture: str
-) -> None:
+def test_every_parameter_gets_its_whole_gradient_in_bf16(store, config, kind, architecture):
     """Gains, biases, and the rows of `<mask>` and of positions are sums over 4,096 tokens, which bf16 cannot add up one
     by one (nor torch's CPU kernels by themselves: 5 % and more off here, with one thread)."""
     if kind == "jax":

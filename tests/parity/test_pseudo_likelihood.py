@@ -1,7 +1,6 @@
 """Packed masked copies against one copy a row in `transformers`' own models, and JAX against torch."""
 
 from contextlib import nullcontext
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,7 +21,7 @@ from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import pieces
 from maskwright.tasks.measure import pseudo_likelihood as task
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary
+from maskwright.text.vocabulary import read_vocabulary
 
 LENGTHS = np.array([1, 2, 30, 7, 7, 3, 1, 12, 29, 5, 5, 5, 18])
 OFTEN = 9
@@ -30,10 +29,10 @@ OFTEN = 9
 Ints = NDArray[np.int64]
 
 
-def random_model(tokenizer: str, architecture: str) -> TrainedModel:
+def random_model(tokenizer, architecture):
     """Its log-probabilities differ by several nats, so that an exchanged one shows."""
     words, generator = read_vocabulary(tokenizer), np.random.default_rng(7)
-    config = ModelConfig(words.size, 32, 2, 2, 64, 34, architecture=architecture)  # type: ignore[arg-type]
+    config = ModelConfig(words.size, 32, 2, 2, 64, 34, architecture=architecture)
     parameters = {
         piece.hf_name: (generator.standard_normal(piece.shape) * 0.4 + ("norm" in piece.hf_name.lower())).astype("f4")
         for piece in pieces(config)
@@ -43,13 +42,13 @@ def random_model(tokenizer: str, architecture: str) -> TrainedModel:
     return TrainedModel("random", config, parameters, tokenizer, words)
 
 
-def texts(words: Vocabulary) -> Ints:
+def texts(words):
     generator, count = np.random.default_rng(1), int(LENGTHS.sum())
     return np.where(generator.random(count) < 0.3, OFTEN, generator.integers(5, words.size, count))
 
 
 @torch.no_grad()
-def slow_twin(model: TrainedModel, folder: Path, ids: Ints, lengths: Ints) -> NDArray[np.float32]:
+def slow_twin(model, folder, ids, lengths):
     """[tokens]: one masked copy after the other through what transformers makes of the exported weights."""
     save_model(folder, model.parameters, model.config)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
@@ -64,9 +63,7 @@ def slow_twin(model: TrainedModel, folder: Path, ids: Ints, lengths: Ints) -> ND
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
-def test_packed_copies_equal_one_copy_a_row(
-    architecture: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_copies_equal_one_copy_a_row(architecture, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(task, "BATCH_TOKENS", 256)
     model = random_model(tokenizer, architecture)
     ids = texts(model.vocabulary)
@@ -88,7 +85,7 @@ def test_packed_copies_equal_one_copy_a_row(
     np.testing.assert_allclose(again.log_probs, found.log_probs, rtol=0, atol=1e-5)
 
 
-def test_declared_tokens_are_seen_and_not_scored(tokenizer: str, tmp_path: Path) -> None:
+def test_declared_tokens_are_seen_and_not_scored(tokenizer, tmp_path):
     model = random_model(with_declared(tokenizer, tmp_path / "declared"), "roberta")
     ids = texts(model.vocabulary)
     declared = np.isin(ids, sorted(model.vocabulary.additional))
@@ -104,18 +101,16 @@ def test_declared_tokens_are_seen_and_not_scored(tokenizer: str, tmp_path: Path)
 class OneOfThree(Peers):
     """Ranks that compute one after another: the last one gets the numbers of all."""
 
-    def __init__(self, rank: int, of_ranks: list[Tensor]) -> None:
+    def __init__(self, rank, of_ranks):
         self.rank, self.world_size, self._of_ranks = rank, 3, of_ranks
 
-    def gather_numbers(self, numbers: Tensor) -> Tensor:
+    def gather_numbers(self, numbers):
         self._of_ranks.append(numbers)
         return torch.stack([*self._of_ranks, *[numbers] * (2 - self.rank)])
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_ranks_share_batches_out_and_compute_none_twice(
-    tokenizer: str, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_ranks_share_batches_out_and_compute_none_twice(tokenizer, monkeypatch, count):
     monkeypatch.setattr(task, "BATCH_TOKENS", 256)
     model = random_model(tokenizer, "roberta")
     batches = list(task.MaskedCopies.of(texts(model.vocabulary), LENGTHS, model.vocabulary).batches())[:count]
@@ -135,7 +130,7 @@ def test_ranks_share_batches_out_and_compute_none_twice(
     np.testing.assert_array_equal(likeliest, expected[2])
 
 
-def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer, monkeypatch):
     pytest.importorskip("jax", reason="needs the extra jax")
     from reference import parity
 

@@ -3,11 +3,9 @@
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.labels.example import Example
 from maskwright.tasks.export.sentence_transformers import export_as
-from maskwright.tasks.models.load import TrainedModel, load_model
+from maskwright.tasks.models.load import load_model
 from maskwright.tasks.models.modules import prompt_of
 from maskwright.tasks.use.embed import vectors
 from maskwright.tasks.use.predict import ask, engine_for
@@ -36,12 +34,12 @@ CLASSES = {
 
 
 @contextmanager
-def no_warning() -> Iterator[None]:
+def no_warning():
     """Fails for a warning of Python's, and for whatever transformers and sentence-transformers would warn of in their
     logs, which they silence where a test has exported before."""
-    said: list[str] = []
+    said = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: said.append(record.getMessage())
     transformers.logging.set_verbosity_warning()
     loggers = [logging.getLogger(name) for name in ("transformers", "sentence_transformers", None)]
     for logger in loggers:
@@ -56,7 +54,7 @@ def no_warning() -> Iterator[None]:
     assert not said
 
 
-def loaded(kind: str, folder: Path | str) -> Any:
+def loaded(kind, folder):
     import sentence_transformers
 
     with no_warning():
@@ -65,7 +63,7 @@ def loaded(kind: str, folder: Path | str) -> Any:
     return model
 
 
-def saves_the_same(model: Any, folder: Path) -> None:
+def saves_the_same(model, folder):
     """What the package writes of the modules that it has loaded is what we wrote. It keeps versions, and has the length
     of texts with the tokenizer. Of a dense folder, which is in an older form, it writes the pooling in its own."""
     again = folder.with_name(f"{folder.name}-again")
@@ -88,7 +86,7 @@ def saves_the_same(model: Any, folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert", "bert", "eurobert", "gte"])
-def test_vectors_are_ours(architecture: str, tokenizer: str, tmp_path: Path) -> None:
+def test_vectors_are_ours(architecture, tokenizer, tmp_path):
     """Loaded without a warning."""
     run = str(finished_run(tmp_path / "run", shape(architecture, "masked_lm"), tokenizer))
     assert command(["export", run, "--to", str(tmp_path / "dense"), "--sentence-transformers", "dense"]) == 0
@@ -97,9 +95,7 @@ def test_vectors_are_ours(architecture: str, tokenizer: str, tmp_path: Path) -> 
     np.testing.assert_allclose(theirs, vectors(load_model(run), examples, 64, "cpu"), atol=1e-5)
 
 
-def test_vectors_follow_the_modules_of_a_folder(
-    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_vectors_follow_the_modules_of_a_folder(tokenizer, tmp_path, capsys):
     """Poolings in the form of version 6 and of older ones, and prompts. An export keeps them."""
     folder = tmp_path / "dense"
     export_as(
@@ -174,18 +170,18 @@ def test_vectors_follow_the_modules_of_a_folder(
         prompt_of(str(tmp_path), "query")
 
 
-def answers_of(model: TrainedModel) -> Any:
+def answers_of(model):
     """What a fine-tuned model finds for each of `PAIRS`."""
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
     return ask(engine_for(model, "cpu"), model, examples, model.max_seq_len or 64)[0]
 
 
-def scores_of(model: TrainedModel) -> np.ndarray[Any, Any]:
+def scores_of(model):
     return np.array(list(answers_of(model).outcomes), np.float64)
 
 
 @pytest.mark.parametrize("architecture", ["modernbert", "bert"])
-def test_a_classifier_becomes_one_score(architecture: str, tokenizer: str, tmp_path: Path) -> None:
+def test_a_classifier_becomes_one_score(architecture, tokenizer, tmp_path):
     """The score's sigmoid is the label's probability, for either label, and where labels do not exclude each other."""
     for task in ("single_label_classification", "multi_label_classification"):
         config = replace(shape(architecture, task), num_labels=2 if task == "single_label_classification" else 3)
@@ -202,7 +198,7 @@ def test_a_classifier_becomes_one_score(architecture: str, tokenizer: str, tmp_p
         np.testing.assert_allclose(theirs.predict(PAIRS, batch_size=4), shares[:, number], atol=1e-5)
 
 
-def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_such_folder(tokenizer, tmp_path, capfd):
     run = {task: str(finished_run(tmp_path / task, shape("roberta", task), tokenizer)) for task in TASKS}
     for task, words, said in (
         ("regression", ["rerank", "--relevant", "yes"], "predicts a number, and has no labels. Fix: name no relevant"),
@@ -221,13 +217,13 @@ def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(TASKS)
 
 
-TASKS: tuple[Any, ...] = (
+TASKS = (
     *("masked_lm", "regression", "token_classification"),
     *("single_label_classification", "multi_label_classification"),
 )
 
 
-def test_a_card_says_how_the_folder_is_used(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_card_says_how_the_folder_is_used(tokenizer, tmp_path, capfd):
     run = str(finished_run(tmp_path / "run", shape("bert", "masked_lm"), tokenizer))
     capfd.readouterr()
     words = ["export", run, "--to", str(tmp_path / "dense"), "--sentence-transformers", "dense", "--json"]

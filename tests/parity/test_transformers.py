@@ -3,10 +3,7 @@
 import ctypes
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import finetuned
 import numpy as np
@@ -25,7 +22,7 @@ from maskwright.model.config import ModelConfig, model_config
 from maskwright.model.hf.config import read_hf_config, to_hf_config
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.folder import read_encoder, read_hf_parameters, read_model_folder
-from maskwright.model.hf.names import Parameters, buffers, count_parameters, pieces, tied_names
+from maskwright.model.hf.names import buffers, count_parameters, pieces, tied_names
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.compare import largest_difference, our_model, references
 from maskwright.model.torch.heads import loss_sum
@@ -42,7 +39,7 @@ LAYERS = {
 }
 
 
-def small(kind: str, **own: Any) -> ModelConfig:
+def small(kind, **own):
     """203 tokens are no multiple of 64."""
     return replace(finetuned.SHAPES[kind], **{"vocab_size": 203, "max_position_embeddings": 40, **SIZES, **own})
 
@@ -95,7 +92,7 @@ SHAPES = {
 both = pytest.mark.parametrize("kind", list(SHAPES))
 
 
-def random_parameters(config: ModelConfig, seed: int = 0) -> Parameters:
+def random_parameters(config, seed=0):
     """Far from the initialisation: biases and norms random too, so that a forgotten one shows."""
     generator = np.random.default_rng(seed)
     return {
@@ -107,7 +104,7 @@ def random_parameters(config: ModelConfig, seed: int = 0) -> Parameters:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, transformers.PreTrainedModel]:
+def reference(tmp_path_factory):
     """What transformers makes of each exported folder."""
     transformers.utils.logging.disable_progress_bar()
     models = {}
@@ -118,9 +115,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, transformer
     return models
 
 
-def inputs(
-    length: int, rows: int = 5, pad: int = 1, vocab_size: int = ROBERTA.vocab_size
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def inputs(length, rows=5, pad=1, vocab_size=ROBERTA.vocab_size):
     """(input ids with masks, attention mask with padding at the ends, labels with -100)."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(4, vocab_size, (rows, length), generator=generator)
@@ -134,13 +129,13 @@ def inputs(
     return ids, real, labels
 
 
-def ours_forward(model: torch.nn.Module, ids: torch.Tensor, real: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def ours_forward(model, ids, real, index):
     positions = torch.arange(ids.shape[1]).expand_as(ids)
     return model(ids, positions, real, index)
 
 
 @both
-def test_logits_agree_with_transformers(kind: str, reference: dict[str, transformers.PreTrainedModel]) -> None:
+def test_logits_agree_with_transformers(kind, reference):
     ids, real, _ = inputs(SHAPES[kind].max_seq_len, pad=SHAPES[kind].pad_token_id)
     model, theirs = build(SHAPES[kind], random_parameters(SHAPES[kind])), reference[kind]
     with torch.no_grad():
@@ -152,9 +147,7 @@ def test_logits_agree_with_transformers(kind: str, reference: dict[str, transfor
 
 
 @both
-def test_loss_and_every_gradient_agree_with_transformers(
-    kind: str, reference: dict[str, transformers.PreTrainedModel]
-) -> None:
+def test_loss_and_every_gradient_agree_with_transformers(kind, reference):
     ids, real, labels = inputs(SHAPES[kind].max_seq_len, pad=SHAPES[kind].pad_token_id)
     theirs, config = reference[kind], SHAPES[kind]
     theirs.zero_grad()
@@ -272,7 +265,7 @@ FULL_DEPTH = LARGE | {
 
 
 @pytest.fixture
-def memory_given_back() -> Iterator[None]:
+def memory_given_back():
     """glibc keeps what was freed: after ModernBERT-large 4.9 GB, 0.4 once told to give it back."""
     yield
     if sys.platform == "linux":
@@ -284,7 +277,7 @@ def memory_given_back() -> Iterator[None]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.large if name in LARGE else ()) for name in FULL_DEPTH]
 )
-def test_published_shapes_agree_with_transformers(name: str, tmp_path: Path) -> None:
+def test_published_shapes_agree_with_transformers(name, tmp_path):
     """Logits, loss and every gradient: of rows with padding, and of the same texts packed into one row."""
     config, length = FULL_DEPTH[name]
     parameters = initial_parameters(config, 1)
@@ -311,14 +304,7 @@ def test_published_shapes_agree_with_transformers(name: str, tmp_path: Path) -> 
         _require_agreement(model, config, (words, places, segments), truth.reshape(-1), (*wanted, gradients), layout)
 
 
-def _require_agreement(
-    model: torch.nn.Module,
-    config: ModelConfig,
-    row: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    truth: torch.Tensor,
-    wanted: tuple[float, torch.Tensor, Parameters],
-    layout: str,
-) -> None:
+def _require_agreement(model, config, row, truth, wanted, layout):
     model.zero_grad()
     expected, expected_logits, gradients = wanted
     index = (truth != -100).nonzero()[:, 0]
@@ -335,7 +321,7 @@ def _require_agreement(
 
 
 @both
-def test_fillers_and_the_padded_vocabulary_change_nothing(kind: str) -> None:
+def test_fillers_and_the_padded_vocabulary_change_nothing(kind):
     """Padding has no probability and no gradient."""
     ids, real, labels = inputs(40)
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
@@ -356,7 +342,7 @@ def test_fillers_and_the_padded_vocabulary_change_nothing(kind: str) -> None:
 
 
 @both
-def test_packed_rows_give_the_logits_of_the_documents_alone(kind: str) -> None:
+def test_packed_rows_give_the_logits_of_the_documents_alone(kind):
     generator = torch.Generator().manual_seed(3)
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
     T = SHAPES[kind].max_seq_len
@@ -381,9 +367,7 @@ def test_packed_rows_give_the_logits_of_the_documents_alone(kind: str) -> None:
 
 @both
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_weights_come_back_bit_for_bit(
-    kind: str, dtype: torch.dtype, tmp_path: Path, reference: dict[str, transformers.PreTrainedModel]
-) -> None:
+def test_weights_come_back_bit_for_bit(kind, dtype, tmp_path, reference):
     """Ours -> transformers -> its own save_pretrained, also in half precision -> ours."""
     theirs = type(reference[kind])(reference[kind].config)
     theirs.load_state_dict(reference[kind].state_dict())
@@ -399,7 +383,7 @@ def test_weights_come_back_bit_for_bit(
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
 @pytest.mark.parametrize("theirs", ["AutoModel", "AutoModelForSequenceClassification"])
-def test_an_encoder_with_another_head_or_none_is_read(kind: str, theirs: str, tmp_path: Path) -> None:
+def test_an_encoder_with_another_head_or_none_is_read(kind, theirs, tmp_path):
     """transformers loads the folder's encoder, and saves it without the head or with another one."""
     config, parameters = SHAPES[kind], random_parameters(SHAPES[kind])
     folder = save_model(tmp_path / "whole", parameters, config)
@@ -414,7 +398,7 @@ def test_an_encoder_with_another_head_or_none_is_read(kind: str, theirs: str, tm
         assert set(read_model_folder(str(tmp_path / "other"), bare=True)[1]) == named | pooler
 
 
-def test_ids_that_the_tokenizer_knows_better_may_be_missing_or_odd(tmp_path: Path) -> None:
+def test_ids_that_the_tokenizer_knows_better_may_be_missing_or_odd(tmp_path):
     config = SHAPES["modernbert, local"]
     folder = save_model(tmp_path, random_parameters(config), config)
     path = str(tmp_path / "config.json")
@@ -429,7 +413,7 @@ def test_ids_that_the_tokenizer_knows_better_may_be_missing_or_odd(tmp_path: Pat
     assert read_hf_config(folder, head=False) == replace(config, **ids)
 
 
-def test_bert_is_read_with_what_its_first_folders_hold(tmp_path: Path) -> None:
+def test_bert_is_read_with_what_its_first_folders_hold(tmp_path):
     """Names of norms that are no longer used, a pooler, and the head for next sentences."""
     config, parameters = SHAPES["bert"], random_parameters(SHAPES["bert"])
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): value for name, value in parameters.items()}
@@ -440,7 +424,7 @@ def test_bert_is_read_with_what_its_first_folders_hold(tmp_path: Path) -> None:
     assert found == config and all(np.array_equal(read[name], value) for name, value in parameters.items())
 
 
-def test_a_padding_of_any_id_is_read_as_transformers_does(tmp_path: Path) -> None:
+def test_a_padding_of_any_id_is_read_as_transformers_does(tmp_path):
     """BERT's table of positions has no row of the padding, and a RoBERTa gives its id the padding's place."""
     bert = model_config(ModelSection(architecture="bert", size="nano"), 300, 64, pad=259)
     assert all(row.any() for row in initial_parameters(bert, 0)["bert.embeddings.position_embeddings.weight"])
@@ -452,7 +436,7 @@ def test_a_padding_of_any_id_is_read_as_transformers_does(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", list(FAMILIES))
-def test_defaults_of_an_old_config_are_transformers_own(kind: str) -> None:
+def test_defaults_of_an_old_config_are_transformers_own(kind):
     """A key that config.json leaves out means there what it means here."""
     family = FAMILIES[kind]
     default = getattr(transformers, f"{family.class_begins}Config")()
@@ -463,7 +447,7 @@ def test_defaults_of_an_old_config_are_transformers_own(kind: str) -> None:
 
 
 @both
-def test_flops_count_each_matrix_once(kind: str) -> None:
+def test_flops_count_each_matrix_once(kind):
     """6 a number and token in a layer's matrices, and in the head's at the places that are predicted."""
     config = SHAPES[kind]
     sizes = {"layers.": 0, "head.": 0, "word.": 0}
@@ -478,7 +462,7 @@ def test_flops_count_each_matrix_once(kind: str) -> None:
     assert without == 6 * 10 * sizes["layers."] - after_attention
 
 
-def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path: Path) -> None:
+def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path):
     """In transformers 5's keys, and in those of the folders on the hub."""
     transformers.ModernBertConfig().save_pretrained(tmp_path / "new")
     values = storage.read_json(str(tmp_path / "new" / "config.json"))
@@ -502,7 +486,7 @@ def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path: P
         ]  # transformers before 5 reads these alone
 
 
-REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
+REFUSED = {
     "modernbert": [
         ({"layer_types": ["sliding_attention"] * 22}, "another pattern"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "not of the default kind"),
@@ -571,7 +555,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
 @pytest.mark.parametrize(
     ("kind", "change", "message"), [(kind, *row) for kind, changes in REFUSED.items() for row in changes]
 )
-def test_models_of_other_kinds_are_refused(kind: str, change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_models_of_other_kinds_are_refused(kind, change, message, tmp_path):
     folder, path = save_model(tmp_path, random_parameters(SHAPES[kind]), SHAPES[kind]), tmp_path / "config.json"
     if kind == "modernbert":
         transformers.ModernBertConfig().save_pretrained(tmp_path)
@@ -581,7 +565,7 @@ def test_models_of_other_kinds_are_refused(kind: str, change: dict[str, Any], me
 
 
 @pytest.mark.parametrize("kind", ["nomic_bert", "gte"])
-def test_nomics_and_gtes_without_a_base_have_that_of_transformers(kind: str, tmp_path: Path) -> None:
+def test_nomics_and_gtes_without_a_base_have_that_of_transformers(kind, tmp_path):
     values = to_hf_config(SHAPES[kind]) | {"rope_parameters": None, "rope_theta": None}
     storage.write_json(str(tmp_path / "config.json"), values)
     base = getattr(transformers, f"{FAMILIES[kind].class_begins}Config")().rope_parameters["rope_theta"]
@@ -589,7 +573,7 @@ def test_nomics_and_gtes_without_a_base_have_that_of_transformers(kind: str, tmp
 
 
 @pytest.mark.parametrize(("buckets", "longest", "tokens"), [(256, 512, 512), (8, 40, 64), (7, 31, 31), (0, 12, 40)])
-def test_distances_have_the_rows_that_transformers_gives_them(buckets: int, longest: int, tokens: int) -> None:
+def test_distances_have_the_rows_that_transformers_gives_them(buckets, longest, tokens):
     """In rows of `tokens` tokens, some longer than the table."""
     config = replace(DEBERTA, position_buckets=buckets, max_relative_positions=longest)
     row = torch.zeros(1, tokens, 1)
@@ -601,7 +585,7 @@ def test_distances_have_the_rows_that_transformers_gives_them(buckets: int, long
     assert np.array_equal(ours, (span - theirs.T).clamp(0, 2 * span - 1).numpy())  # as its second term reads them
 
 
-def test_a_deberta_is_trained_after_it_was_only_asked() -> None:
+def test_a_deberta_is_trained_after_it_was_only_asked():
     """Tensors that are made without gradients in mind cannot be part of a backward pass."""
     model, ids = build(DEBERTA, random_parameters(DEBERTA)), torch.arange(4, 17)[None]
     table_rows.cache_clear()
@@ -610,7 +594,7 @@ def test_a_deberta_is_trained_after_it_was_only_asked() -> None:
     ours_forward(model, ids, torch.ones_like(ids), torch.arange(2)).sum().backward()
 
 
-def test_published_debertas_are_read_with_all_that_their_folders_hold(tmp_path: Path) -> None:
+def test_published_debertas_are_read_with_all_that_their_folders_hold(tmp_path):
     """The keys of the hub's config.json, heads of v3's own training, and a table of positions that is not used."""
     config = replace(DEBERTA, position_buckets=256, max_relative_positions=512, max_position_embeddings=512)
     parameters = {name: value for name, value in random_parameters(config).items() if not name.startswith("cls.")}
@@ -633,7 +617,7 @@ def test_published_debertas_are_read_with_all_that_their_folders_hold(tmp_path: 
         read_model_folder(folder)
 
 
-def test_published_euroberts_are_read_with_the_code_that_their_folders_name(tmp_path: Path) -> None:
+def test_published_euroberts_are_read_with_the_code_that_their_folders_name(tmp_path):
     """The keys of the hub's config.json, whose code `transformers` has taken over. None of it is run."""
     config = replace(EUROBERT, rope_theta=250_000.0, max_position_embeddings=8192, mask_token_id=9)
     folder = save_model(tmp_path, random_parameters(config), config)
@@ -651,7 +635,7 @@ def test_published_euroberts_are_read_with_the_code_that_their_folders_name(tmp_
     assert read_hf_config(folder) == replace(config, rope_theta=10_000.0, num_key_value_heads=4)
 
 
-def test_ultraberts_with_a_window_and_a_base_for_each_layer_are_read(tmp_path: Path) -> None:
+def test_ultraberts_with_a_window_and_a_base_for_each_layer_are_read(tmp_path):
     """As the first folders have them, beside what `transformers` makes of the same keys."""
     folder = save_model(tmp_path, random_parameters(ULTRABERT), ULTRABERT)
     values = storage.read_json(str(tmp_path / "config.json"))
@@ -675,9 +659,7 @@ def test_ultraberts_with_a_window_and_a_base_for_each_layer_are_read(tmp_path: P
 @pytest.mark.parametrize("kind", ["nomic_bert", "gte", "gte, no token types"])
 @pytest.mark.parametrize("original", [True, False])
 @pytest.mark.parametrize("bare", [True, False])
-def test_nomics_and_gtes_are_read_with_either_names(
-    kind: str, original: bool, bare: bool, reference: dict[str, transformers.PreTrainedModel], tmp_path: Path
-) -> None:
+def test_nomics_and_gtes_are_read_with_either_names(kind, original, bare, reference, tmp_path):
     """`save_pretrained` writes the names of the code that they were published with, unless it is told otherwise."""
     loaded, config = reference[kind], SHAPES[kind]
     theirs = type(loaded)(loaded.config)  # what was loaded with the names of its class is saved with them
@@ -697,7 +679,7 @@ def test_nomics_and_gtes_are_read_with_either_names(
     assert all(np.array_equal(value, expected[name]) for name, value in found.items())
 
 
-def test_published_nomics_are_read_once_transformers_has_saved_them(tmp_path: Path) -> None:
+def test_published_nomics_are_read_once_transformers_has_saved_them(tmp_path):
     """Their config.json has other keys, whose values are the defaults of the class, and names code, which stays."""
     base = save_model(tmp_path / "base", random_parameters(NOMIC), NOMIC)
     file = tmp_path / "base" / "config.json"
@@ -718,7 +700,7 @@ def test_published_nomics_are_read_once_transformers_has_saved_them(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["nomic_bert", "gte, token types"])
-def test_masked_lms_read_token_types_beside_rotary_positions(kind: str, tmp_path: Path) -> None:
+def test_masked_lms_read_token_types_beside_rotary_positions(kind, tmp_path):
     config = NOMIC if kind == "nomic_bert" else replace(GTE, type_vocab_size=2)
     folder = save_model(tmp_path, random_parameters(config), config)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
@@ -734,7 +716,7 @@ def test_masked_lms_read_token_types_beside_rotary_positions(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("layer", ["0", "*"])
-def test_published_esm2s_are_read_with_all_that_their_folders_hold(layer: str, tmp_path: Path) -> None:
+def test_published_esm2s_are_read_with_all_that_their_folders_hold(layer, tmp_path):
     """A table of positions and a head for contacts that are not used, and speeds of rotary positions in fp16: under the
     name of a layer, as on the hub, or as transformers 5 writes it."""
     parameters = random_parameters(ESM)
@@ -751,13 +733,13 @@ def test_published_esm2s_are_read_with_all_that_their_folders_hold(layer: str, t
     assert found == ESM and all(np.array_equal(read[name], value) for name, value in parameters.items())
 
 
-def test_modernberts_residual_matrices_start_smaller() -> None:
+def test_modernberts_residual_matrices_start_smaller():
     parameters = initial_parameters(replace(MODERNBERT, hidden_size=128, num_hidden_layers=8), seed=0)
     assert parameters["model.layers.3.mlp.Wo.weight"].std() == pytest.approx(0.02 / 4, rel=0.05)
     assert parameters["model.layers.3.mlp.Wi.weight"].std() == pytest.approx(0.02, rel=0.05)
 
 
-def test_gated_layers_multiply_as_much_as_plain_ones() -> None:
+def test_gated_layers_multiply_as_much_as_plain_ones():
     for size in ("mini", "small", "base", "large"):
         kinds = ("roberta", "modernbert")
         plain, gated = (
@@ -766,7 +748,7 @@ def test_gated_layers_multiply_as_much_as_plain_ones() -> None:
         assert gated == pytest.approx(plain, rel=0.03)
 
 
-def test_initialisation_is_robertas() -> None:
+def test_initialisation_is_robertas():
     big = ModelConfig(5000, 128, 2, 2, 512, 130)
     parameters = initial_parameters(big, seed=5)
     words = parameters["roberta.embeddings.word_embeddings.weight"]

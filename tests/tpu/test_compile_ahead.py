@@ -4,16 +4,13 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
-from maskwright.engines.jax.aot import SETTINGS, CompileRequest, CompileResult
+from maskwright.engines.jax.aot import SETTINGS
 from maskwright.tasks.planning import slices as task
 from maskwright.tasks.pretrain.model import model_without_store
 
@@ -23,13 +20,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def base(config: Callable[..., RunConfig], **keys: object) -> RunConfig:
+def base(config, **keys):
     values = {"model.size": "base", "model.hidden_size": None, "model.num_attention_heads": None, "data.seq_len": 512}
     workers = {"batch.micro_batch_rows": 32, "batch.virtual_workers": 16, "engine.dtype": "bf16"}
     return config(**values | workers | keys)
 
 
-def fitted(config: RunConfig, on: str) -> CompileResult:
+def fitted(config, on):
     (program,) = task.plan(config, model_without_store(config, 50_265), on).programs
     return program.result
 
@@ -48,9 +45,7 @@ the compiler gathers by an all-reduce; the embeddings."""
 @pytest.mark.parametrize(
     ("slice_", "chips", "wanted"), [("v5e:4x4", 16, SIXTEEN), ("v6e:4x4", 16, SIXTEEN), ("v5e:16x16", 256, LIMITED)]
 )
-def test_the_layers_gradients_are_sent_while_a_chip_computes(
-    config: Callable[..., RunConfig], slice_: str, chips: int, wanted: dict[tuple[str, bool], tuple[int, object]]
-) -> None:
+def test_the_layers_gradients_are_sent_while_a_chip_computes(config, slice_, chips, wanted):
     """The text has the loop's layer and the last one, with four matrices each. The bounds on memory are what keeps
     activations local: the logits of 16 chips alone are 540 MB."""
     keys = {"model.hidden_size": 256, "model.num_attention_heads": 4, "model.num_hidden_layers": 3, "data.seq_len": 128}
@@ -72,7 +67,7 @@ def test_the_layers_gradients_are_sent_while_a_chip_computes(
         ("modernbert", "tpu7x:2x2x1"),
     ],
 )
-def test_other_chips_take_other_models(config: Callable[..., RunConfig], slice_: str, kind: str) -> None:
+def test_other_chips_take_other_models(config, slice_, kind):
     """Muon, several micro-batches, real dropout or none: small, since only whether it compiles is asked."""
     run = config(
         **{"model.architecture": kind, "optimizer.kind": "muon", "data.seq_len": 128, "engine.dtype": "bf16"}
@@ -83,21 +78,21 @@ def test_other_chips_take_other_models(config: Callable[..., RunConfig], slice_:
     assert result.fits and result.compile_seconds > 0.0
 
 
-def test_what_does_not_fit_comes_with_the_compilers_own_numbers(config: Callable[..., RunConfig]) -> None:
+def test_what_does_not_fit_comes_with_the_compilers_own_numbers(config):
     run = base(config, **{"batch.micro_batch_rows": 256})
     found = fitted(run, "v5e:2x4")
     assert not found.fits
     assert 15.0 * 2**30 < found.limit_bytes < 16.0 * 2**30 < found.needed_bytes
 
 
-def test_a_topology_that_is_not_made_is_refused_in_the_compilers_words(config: Callable[..., RunConfig]) -> None:
+def test_a_topology_that_is_not_made_is_refused_in_the_compilers_words(config):
     from maskwright.core.errors import MaskwrightError
 
     with pytest.raises(MaskwrightError, match="v5e:3x3: the TPU compiler refuses it: .*not divisible"):
         fitted(base(config), "v5e:3x3")
 
 
-def test_devices_that_the_hosts_of_a_slice_do_not_divide_are_refused(config: Callable[..., RunConfig]) -> None:
+def test_devices_that_the_hosts_of_a_slice_do_not_divide_are_refused(config):
     """Six of a v6e:4x4, four hosts; four of a v5e:2x4 are of one host."""
     keys = {"engine.kind": "jax", "data.seq_len": 128, "batch.virtual_workers": 12}
     with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were requested, but there are 16 on 4 hosts"):
@@ -118,13 +113,11 @@ print("peak", compiled.memory_analysis().peak_memory_in_bytes)
 """
 
 
-def test_evaluation_compiles_too(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[CompileRequest] = []
+def test_evaluation_compiles_too(config, tmp_path, monkeypatch):
+    asked = []
     made = task.compiled
 
-    def remember(request: CompileRequest) -> CompileResult:
+    def remember(request):
         asked.append(request)
         return made(request)
 

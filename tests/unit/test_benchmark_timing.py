@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from maskwright.data.store import TokenStore
-
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -23,9 +21,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("finetune", "eight lengths"),
     ],
 )
-def test_a_part_of_the_sitting_on_a_gpu_runs_in_miniature(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, ratio: str
-) -> None:
+def test_a_part_of_the_sitting_on_a_gpu_runs_in_miniature(store, tmp_path, monkeypatch, part, ratio):
     """On a CPU: whatever ends it would otherwise cost minutes of a card."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -5,7 +5,6 @@ import gzip
 import json
 import shutil
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from maskwright.core.errors import InputError
 from maskwright.data.loader import validation_batches, validation_rows
 from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.rows import open_rows
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import EvalStats
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import pieces
@@ -33,7 +31,7 @@ from maskwright.text.vocabulary import read_vocabulary
 CPU = EngineSection(device="cpu", dtype="fp32", threads=1)
 
 
-def model_of(tokenizer: str, favoured: str | None = None, *, is_random: bool = False) -> TrainedModel:
+def model_of(tokenizer, favoured=None, *, is_random=False):
     """A model that gives each token the same probability but `favoured` a higher one, whatever its neighbours are; or
     one of random weights."""
     words = read_vocabulary(tokenizer)
@@ -47,13 +45,13 @@ def model_of(tokenizer: str, favoured: str | None = None, *, is_random: bool = F
     return TrainedModel("model", config, parameters, tokenizer, words)
 
 
-def blimp_line(good: str, bad: str, paradigm: str, field: str) -> str:
+def blimp_line(good, bad, paradigm, field):
     record = {"UID": paradigm, "field": field, "pairID": "0", "sentence_good": good, "sentence_bad": bad}
     return json.dumps(record) + "\n"
 
 
 @pytest.fixture(scope="module")
-def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pairs_file(tmp_path_factory):
     """Sentences with " the" instead of " a" in one paradigm, the reverse in another, and two that are equal."""
     path = tmp_path_factory.mktemp("pairs") / "blimp.jsonl.gz"
     lines = []
@@ -65,7 +63,7 @@ def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_blimps_and_zorros_files(pairs_file: Path, tmp_path: Path) -> None:
+def test_blimps_and_zorros_files(pairs_file, tmp_path):
     found = task.read_pairs(str(pairs_file))
     assert len(found) == 13 and {pair.field for pair in found} == {"syntax_semantics", "morphology"}
     assert found[2].where == f"{pairs_file}:3"
@@ -89,14 +87,14 @@ def test_blimps_and_zorros_files(pairs_file: Path, tmp_path: Path) -> None:
         ("a.csv", "x\n", "a.csv: holds no minimal pairs"),
     ],
 )
-def test_faulty_pairs_are_named_by_line(tmp_path: Path, name: str, content: str, expected: str) -> None:
+def test_faulty_pairs_are_named_by_line(tmp_path, name, content, expected):
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError) as caught:
         task.read_pairs(str(tmp_path / name))
     assert expected in str(caught.value) and caught.value.fix
 
 
-def test_a_share_is_fixed_nested_and_about_its_size() -> None:
+def test_a_share_is_fixed_nested_and_about_its_size():
     pairs = [task.Pair(f"good {i}", f"bad {i}", "p", "f", "") for i in range(3000)]
     tenth, fifth = ({pair for pair in pairs if task.is_in_share(pair, share)} for share in (0.1, 0.2))
     assert tenth < fifth and 240 < len(tenth) < 360 and 520 < len(fifth) < 680
@@ -104,7 +102,7 @@ def test_a_share_is_fixed_nested_and_about_its_size() -> None:
     assert sum(int(pair.good[5:]) for pair in tenth) == 463_602  # the same ones in any process and version
 
 
-def test_a_constant_model_scores_exactly_one_half(tokenizer: str, pairs_file: Path) -> None:
+def test_a_constant_model_scores_exactly_one_half(tokenizer, pairs_file):
     found = task.blimp(model_of(tokenizer), str(pairs_file), engine=CPU)
     assert [row.means for row in (found.overall, *found.fields, *found.paradigms)] == [0.5] * 5
     # As sums, equal probabilities favour the sentence with fewer tokens, and " the" and " a" are one each.
@@ -113,7 +111,7 @@ def test_a_constant_model_scores_exactly_one_half(tokenizer: str, pairs_file: Pa
     assert "left out, because both sentences are equal: definite (" in found.report()
 
 
-def test_what_a_model_prefers_is_what_it_is_scored_by(tokenizer: str, pairs_file: Path) -> None:
+def test_what_a_model_prefers_is_what_it_is_scored_by(tokenizer, pairs_file):
     found = task.blimp(model_of(tokenizer, " the"), str(pairs_file), engine=CPU)
     assert [(row.name, row.field, row.pairs, row.sums, row.means) for row in found.paradigms] == [
         ("indefinite", "morphology", 6, 0.0, 0.0),
@@ -123,13 +121,13 @@ def test_what_a_model_prefers_is_what_it_is_scored_by(tokenizer: str, pairs_file
     assert json.loads(json.dumps(asdict(found)))["overall"]["pairs"] == 12
 
 
-def test_a_sentence_that_is_too_long_is_named(tokenizer: str, tmp_path: Path) -> None:
+def test_a_sentence_that_is_too_long_is_named(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("short\nshorter\n" + "word " * 80 + "\nshort\n")
     with pytest.raises(InputError, match=r"a\.txt:3: has a sentence of \d+ tokens, but model reads 64"):
         task.blimp(model_of(tokenizer), str(tmp_path / "a.txt"), engine=CPU)
 
 
-def test_text_without_tokens_is_named(tokenizer: str, tmp_path: Path) -> None:
+def test_text_without_tokens_is_named(tokenizer, tmp_path):
     shutil.copytree(tokenizer, folder := tmp_path / "tokenizer")
     values = json.loads((folder / "tokenizer.json").read_text())
     values["normalizer"] = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}  # as BERT's does
@@ -143,7 +141,7 @@ def test_text_without_tokens_is_named(tokenizer: str, tmp_path: Path) -> None:
         pseudo_likelihood.pseudo_perplexity(model, Sources([str(tmp_path / "b.txt")]), seq_len=9, engine=CPU)
 
 
-def test_pseudo_perplexity_of_documents_cut_into_windows(tokenizer: str, tmp_path: Path) -> None:
+def test_pseudo_perplexity_of_documents_cut_into_windows(tokenizer, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("The fox saw stones. Nobody followed a bridge again!\nA dog.\n\nThe river crossed blue paper.\n")
     model = model_of(tokenizer, is_random=True)
@@ -164,10 +162,10 @@ def test_pseudo_perplexity_of_documents_cut_into_windows(tokenizer: str, tmp_pat
 
 
 @pytest.mark.parametrize("packing", ["documents", "full_sentences"])
-def test_each_label_is_found_in_the_store_again(store: TokenStore, packing: str) -> None:
-    rows = open_rows(store, "valid", 32, packing)  # type: ignore[arg-type]
+def test_each_label_is_found_in_the_store_again(store, packing):
+    rows = open_rows(store, "valid", 32, packing)
     chosen, texts = validation_rows(rows, 20), [set(ids.tolist()) for ids in documents_of(rows.split)]
-    batches = validation_batches(store, seq_len=32, packing=packing, max_rows=20, micro_batch_rows=4)  # type: ignore[arg-type]
+    batches = validation_batches(store, seq_len=32, packing=packing, max_rows=20, micro_batch_rows=4)
     for number, batch in enumerate(batches):
         taken = batch.weights > 0
         row, position = np.divmod(batch.predict_index[taken].astype(np.int64), 32)
@@ -175,7 +173,7 @@ def test_each_label_is_found_in_the_store_again(store: TokenStore, packing: str)
         assert all(label in texts[one] for one, label in zip(document, batch.labels[taken], strict=True))
 
 
-def test_evaluation_by_frequency_and_source(tokenizer: str, tmp_path: Path) -> None:
+def test_evaluation_by_frequency_and_source(tokenizer, tmp_path):
     for name, count, seed in (("a", 30, 1), ("b", 60, 2)):
         texts = "\n\n".join("\n".join(lines) for lines in documents(count, seed, longest=9))
         (tmp_path / f"{name}.txt").write_text(texts)

@@ -2,8 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -40,22 +38,22 @@ SHOWN = r"x --- \# h \| a \| \<script\>\`\[b\](c)\`\`�\]0;m� - d"
         ("1.5 a = b", "1.5 a = b"),
     ],
 )
-def test_no_name_is_markup(words: str, shown: str) -> None:
+def test_no_name_is_markup(words, shown):
     assert literal(words) == shown
 
 
-def test_code_ends_where_it_should() -> None:
+def test_code_ends_where_it_should():
     assert code("step-4") == "`step-4`"
     assert code("a`b``c\n```") == "```` a`b``c ``` ````"
 
 
-def structure(card: str) -> tuple[Any, list[str]]:
+def structure(card):
     """The front matter, and what each line behind it begins with."""
     _, front, body = card.split("---\n", 2)
-    return yaml.safe_load(front), [re.match(r"[#>|` -]*", line)[0] for line in body.splitlines()]  # type: ignore[index]
+    return yaml.safe_load(front), [re.match(r"[#>|` -]*", line)[0] for line in body.splitlines()]
 
 
-def test_a_card_names_no_place(tokenizer: str, tmp_path: Path) -> None:
+def test_a_card_names_no_place(tokenizer, tmp_path):
     pretraining = {
         "data": {"mixture": {"a": "s3://private/a", "b": "s3://private/b"}, "validation": {"c": "s3://private/c"}},
         "model": {"init_from": "s3://private/d"},
@@ -81,7 +79,7 @@ def test_a_card_names_no_place(tokenizer: str, tmp_path: Path) -> None:
         assert "schedule" in card and "private" not in card
 
 
-def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) -> None:
+def test_names_change_nothing_in_a_model_card(tokenizer, tmp_path):
     trained = load_model(
         str(finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer))
     )
@@ -89,7 +87,7 @@ def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) ->
     record = trained.run
     assert record is not None
 
-    def card(name: str) -> str:
+    def card(name):
         origin = FromFolder(f"base/{name}", {name: name})
         parent = FromRun(name, 4, "kept", "--from", name, name, name, 5, 0, None, origin)
         text = RecordedText(name, name)

@@ -1,8 +1,5 @@
 """Rows that are read causally: against a loop over their predictions, and by row alone."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -10,13 +7,12 @@ from maskwright.config.pretraining import EngineSection, build_config
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.store import TokenStore
 from maskwright.model.config import model_config
 from maskwright.tasks.pretrain.warnings import unusual_settings
 
 
-def loader_of(store: TokenStore, phases: Sequence[dict[str, Any]] = (), **masking: Any) -> Loader:
-    values: dict[str, Any] = {
+def loader_of(store, phases=(), **masking):
+    values = {
         "data": {"store": store.location, "seq_len": 32},
         "masking": {"rate": 0.3, **masking},
         "schedule": {"steps": 10, "warmup_steps": 1},
@@ -27,7 +23,7 @@ def loader_of(store: TokenStore, phases: Sequence[dict[str, Any]] = (), **maskin
 
 
 @pytest.mark.parametrize("kind", ["token", "whole_word", "span"])
-def test_a_causal_row_tells_each_token_by_the_one_before(store: TokenStore, kind: str) -> None:
+def test_a_causal_row_tells_each_token_by_the_one_before(store, kind):
     plain, half = (loader_of(store, kind=kind, causal_share=share) for share in (0.0, 0.5))
     seen = 0
     for step, worker in ((0, 0), (0, 1), (7, 1)):
@@ -58,7 +54,7 @@ def test_a_causal_row_tells_each_token_by_the_one_before(store: TokenStore, kind
     assert seen > 50
 
 
-def test_a_share_of_the_rows_whatever_shares_them_out() -> None:
+def test_a_share_of_the_rows_whatever_shares_them_out():
     rows = np.arange(20_000)
     for share in (0.0, 0.0625, 0.5, 1.0):
         found = is_causal(share, seed=3, epochs=np.full_like(rows, 2), rows=rows)
@@ -72,7 +68,7 @@ def test_a_share_of_the_rows_whatever_shares_them_out() -> None:
         assert abs((here == other).mean() - 0.5) < 0.02
 
 
-def test_what_begins_a_segment_is_not_predicted() -> None:
+def test_what_begins_a_segment_is_not_predicted():
     """Where no special token stands before it."""
     segments = np.array([[1, 1, 2, 2, 0]], np.int32)
     index, ones = np.array([0, 2, 3], np.int32), np.ones(3, np.float32)
@@ -83,7 +79,7 @@ def test_what_begins_a_segment_is_not_predicted() -> None:
     assert found.segment_ids.tolist() == [[-1, -1, -2, -2, 0]]
 
 
-def test_held_out_rows_are_masked_ones(store: TokenStore) -> None:
+def test_held_out_rows_are_masked_ones(store):
     batches = validation_batches(store, seq_len=32, packing="documents", max_rows=8, micro_batch_rows=4)
     assert not any(batch.reads_causally for batch in batches)
     assert loader_of(store, causal_share=1.0).batch(0, 0).reads_causally
@@ -98,9 +94,7 @@ def test_held_out_rows_are_masked_ones(store: TokenStore) -> None:
         (0.0, [{"until_step": 5, "causal_share": 1.0}], [(True, True), (False, False)]),
     ],
 )
-def test_masked_and_causal_rows_are_both_tried(
-    store: TokenStore, share: float, phases: list[dict[str, Any]], tried: list[tuple[bool, bool | None]]
-) -> None:
+def test_masked_and_causal_rows_are_both_tried(store, share, phases, tried):
     """Attention may be computed in other ways for them, which may need more memory. Where a step mixes both, all of its
     batches say so, whatever their own rows are."""
     trials = loader_of(store, phases=phases, causal_share=share).trials(0, [0, 1])
@@ -108,7 +102,7 @@ def test_masked_and_causal_rows_are_both_tried(
     assert kinds == [[one, one] for one in tried]
 
 
-def test_a_run_that_reads_causally_throughout_never_sees_a_mask(store: TokenStore) -> None:
+def test_a_run_that_reads_causally_throughout_never_sees_a_mask(store):
     never = "masking.causal_share 1: the model never sees <mask>"
     for share, phases, warned in (
         (1.0, [], True),
@@ -121,7 +115,7 @@ def test_a_run_that_reads_causally_throughout_never_sees_a_mask(store: TokenStor
     assert not any("less than half" in line for line in unusual_settings(loader_of(store, phases=causal).config))
 
 
-def test_a_tpus_program_is_chosen_by_how_its_rows_are_read(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tpus_program_is_chosen_by_how_its_rows_are_read(store, monkeypatch):
     """A phase of causal rows alone has a kernel there too; on a CPU one program serves all phases."""
     pytest.importorskip("jax", reason="needs the extra jax")
     from maskwright.engines.choose import make_engine
@@ -131,7 +125,7 @@ def test_a_tpus_program_is_chosen_by_how_its_rows_are_read(store: TokenStore, mo
     loader = loader_of(store, phases=phases)
     config = loader.config.model_copy(update={"engine": EngineSection(kind="jax", device="cpu", dtype="bf16")})
     shape = model_config(config.model.model_copy(update={"size": "nano"}), store.vocabulary.size, 32)
-    engine: Any = make_engine(shape, config.optimizer, config.engine, 0)
+    engine = make_engine(shape, config.optimizer, config.engine, 0)
     ways = {}
     for chip in ("cpu", "TPU v4"):
         monkeypatch.setattr(ShardingLayout, "chip", chip)

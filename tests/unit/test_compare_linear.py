@@ -4,9 +4,7 @@ comparison with it does, says and refuses. No network is trained: made-up fine-t
 import json
 import os
 import random
-from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,13 +21,12 @@ from maskwright.config.finetuning import build_finetune_config
 from maskwright.core import extras, storage
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.labels.dataset import read_dataset
-from maskwright.processes.child import FinetuneCommand
 from maskwright.tasks.compare import runs
 from maskwright.tasks.compare.linear import PENALTIES, LinearFits, features_of
 from maskwright.tasks.compare.plan import Budget, read
 from maskwright.tasks.compare.verdict import compare, in_words
 
-LABEL: dict[str, Callable[[list[str]], Any]] = {
+LABEL = {
     "single_label_classification": lambda words: next((word for word in ("fox", "house") if word in words), "none"),
     "multi_label_classification": lambda words: ",".join(word for word in ("fox", "house") if word in words),
     "regression": lambda words: words.count("the") + 2.5 * words.count("river"),
@@ -38,10 +35,10 @@ ODD = ("?!", "Über\tden  Fluß …", "e", "naïve_2 3.5")
 """Texts of marks alone, of odd spaces and letters."""
 
 
-def written(folder: Path, kind: str, *, pairs: bool, **more: Any) -> dict[str, Any]:
+def written(folder, kind, *, pairs, **more):
     """The configuration of a task whose labels follow from words, with files of their own for each split."""
     draw = random.Random(4)
-    data: dict[str, Any] = {"text": "a", "label": "label", **({"text_pair": "b"} if pairs else {})}
+    data = {"text": "a", "label": "label", **({"text_pair": "b"} if pairs else {})}
     for split, count in (("train", 60), ("validation", 24), ("test", 30)):
         rows = []
         for number in range(count):
@@ -56,7 +53,7 @@ def written(folder: Path, kind: str, *, pairs: bool, **more: Any) -> dict[str, A
     return {"data": data, "task": {"kind": kind, **more}, "model": {"init_from": "none"}}
 
 
-def plainly(fitted_on: Sequence[Any], examples: Sequence[Any]) -> csr_matrix:
+def plainly(fitted_on, examples):
     """The features of `examples`, each vectorizer reading every text from its first character to its last."""
     vectorizers = [
         TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]+", sublinear_tf=True),
@@ -80,7 +77,7 @@ def plainly(fitted_on: Sequence[Any], examples: Sequence[Any]) -> csr_matrix:
     return csr_matrix(np.hstack(columns))
 
 
-def regression(penalty: float) -> LogisticRegression:
+def regression(penalty):
     return LogisticRegression(C=1 / penalty, solver="liblinear", dual=True, tol=1e-2, random_state=0)
 
 
@@ -94,7 +91,7 @@ def regression(penalty: float) -> LogisticRegression:
         ("regression", False),
     ],
 )
-def test_it_is_what_scikit_learn_says_written_out(kind: str, pairs: bool, tmp_path: Path) -> None:
+def test_it_is_what_scikit_learn_says_written_out(kind, pairs, tmp_path):
     config = build_finetune_config(written(tmp_path, kind, pairs=pairs), "task")
     dataset = read_dataset(config.data, config.task, 1)
     train, test = plainly(dataset.train, dataset.train), plainly(dataset.train, dataset.test)
@@ -122,7 +119,7 @@ def test_it_is_what_scikit_learn_says_written_out(kind: str, pairs: bool, tmp_pa
         assert scores["f1_micro"] == pytest.approx(f1_score(gold, np.stack(each, 1), average="micro"))
 
 
-def test_class_weights_two_classes_and_labels_that_no_example_has(tmp_path: Path) -> None:
+def test_class_weights_two_classes_and_labels_that_no_example_has(tmp_path):
     values = written(tmp_path, "single_label_classification", pairs=False)
     for split in ("train", "validation", "test"):
         path = Path(values["data"][split])
@@ -149,12 +146,12 @@ def test_class_weights_two_classes_and_labels_that_no_example_has(tmp_path: Path
 # ---- in a comparison -------------------------------------------------------------------------------------------------
 
 
-def answering(task: Path, right: float) -> Any:
+def answering(task, right):
     """Instead of fine-tunings: answers of which that share is right, others with each seed."""
     (labelled,) = read([str(task.parent / "model"), "random"], [str(task)], "", base=None, budget=Budget([1], 1)).tasks
     dataset = labelled.dataset
 
-    def side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
+    def side_by_side(commands, at_once):
         for number, command in enumerate(commands):
             draw = random.Random(command.run[-20:])
             gold = [dataset.labels.index(one.labels[0]) for one in dataset.test]
@@ -171,17 +168,15 @@ def answering(task: Path, right: float) -> Any:
 
 
 @pytest.fixture(scope="module")
-def task(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def task(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("foxes")
     pretrained_folder(folder / "model", tokenizer)
     return foxes(folder)
 
 
-def test_a_comparison_with_it_goes_on_and_says_that_no_transformer_was_needed(
-    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_with_it_goes_on_and_says_that_no_transformer_was_needed(task, tmp_path, monkeypatch):
     model, folder = str(task.parent / "model"), tmp_path / "whole"
-    given: dict[str, Any] = {"base": "linear", "budget": Budget(["1e-3", "2e-3"], 8)}
+    given = {"base": "linear", "budget": Budget(["1e-3", "2e-3"], 8)}
     monkeypatch.setattr(runs, "run_side_by_side", answering(task, 0.6))
     results, report = compare([model, "random"], [str(task)], str(folder), **given)
     said = in_words(results, report, str(folder))
@@ -227,7 +222,7 @@ def test_a_comparison_with_it_goes_on_and_says_that_no_transformer_was_needed(
         compare(["linear", model], [str(task)], str(folder), **given | {"base": "model"})
 
 
-def test_tags_are_refused(tmp_path: Path) -> None:
+def test_tags_are_refused(tmp_path):
     """Before a model is looked at: there is none."""
     path, kind = tmp_path / "task.yaml", "token_classification"
     path.write_text(yaml.safe_dump({"data": {"train": "train", "test": "test"}, "task": {"kind": kind}}))
@@ -237,7 +232,7 @@ def test_tags_are_refused(tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}: {what}. Fix: leave linear out, or this task" and caught.value.exit_code == 2
 
 
-def test_without_scikit_learn_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_its_extra_is_named(monkeypatch):
     monkeypatch.setattr(extras, "installed", lambda package: package != "sklearn")
     with pytest.raises(
         ConfigError, match=r"^linear: the package sklearn is not installed\. Fix: .*--linear.*\[linear\]"

@@ -1,9 +1,7 @@
 import re
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from random import Random
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,13 +23,11 @@ from maskwright.tasks.pretrain.warnings import muon_rms, unusual_data, unusual_s
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
-LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
+LEAST = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
 
 @pytest.mark.parametrize("place", ["\U0001f98a den/run", "a: b", "c # d", "1e3", "on,", "é\u2028"])
-def test_a_place_with_any_character_is_handed_on_by_set(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_with_any_character_is_handed_on_by_set(place, tmp_path, monkeypatch):
     given = Mock(return_value=(None, None))
     monkeypatch.setattr(verdicts, "make", given)
     verdicts.compare([place], "task.yaml", "to", overrides={"data.store": place, "masking.rate": 1e-7})
@@ -43,14 +39,14 @@ def test_a_place_with_any_character_is_handed_on_by_set(
 
 
 @pytest.mark.parametrize("override", ["steps", "=3", "schedule.steps.more=1"])
-def test_malformed_overrides_are_refused(override: str, tmp_path: Path) -> None:
+def test_malformed_overrides_are_refused(override, tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("data: {store: s}\nschedule: {steps: 100}\n")
     with pytest.raises(ConfigError, match="--set"):
         c.read_config(str(path), [override])
 
 
-def test_only_resumable_keys_may_change() -> None:
+def test_only_resumable_keys_may_change():
     old = c.build_config(LEAST, "x")
     moved = c.build_config({**LEAST, "data": {"store": "elsewhere"}, "checkpoint": {"keep": 5}}, "x")
     assert refuse_changes(flat(old), flat(moved), "run") == {
@@ -68,9 +64,7 @@ def test_only_resumable_keys_may_change() -> None:
     ("old", "new", "goes_on"),
     [("gone", "here", True), ("here", "there", False), ("hf://a/b", "hf://a/c", False), ("gone", "hf://a/b", False)],
 )
-def test_a_base_may_move_but_not_change(
-    old: str, new: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_may_move_but_not_change(old, new, goes_on, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
@@ -89,15 +83,15 @@ def test_a_base_may_move_but_not_change(
         ({"model": {"size": "nano"}}, "restore the old values, or give --run a new folder"),
     ],
 )
-def test_what_another_run_can_take_along_is_said(change: dict[str, Any], fix: str) -> None:
+def test_what_another_run_can_take_along_is_said(change, fix):
     old, other = (flat(c.build_config({**LEAST, **more}, "x")) for more in ({"model": {"hidden_dropout": 0.1}}, change))
     with pytest.raises(ConfigError) as caught:
         refuse_changes(old, other, "run")
     assert caught.value.fix is not None and fix in caught.value.fix
 
 
-def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
-    def wsd(**more: Any) -> dict[str, Any]:
+def test_steps_that_grow_with_another_key_are_told_why_not():
+    def wsd(**more):
         schedule = {"kind": "wsd", "steps": 100, "decay_steps": 10} | more
         return flat(c.build_config({**LEAST, "schedule": schedule}, "x"))
 
@@ -119,7 +113,7 @@ def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("masking.rate", 0.9), ("optimizer.learning_rate", 1.0), ("masking.mask_share", 0.0)]
 )
-def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) -> None:
+def test_values_that_are_most_often_slips_are_doubted(key, value):
     section, name = key.split(".")
     assert unusual_settings(c.build_config(LEAST, "x")) == []
     (found,) = unusual_settings(c.build_config(LEAST | {section: {name: value}}, "x"))
@@ -130,8 +124,8 @@ def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) ->
     ("weight_decay", "rms"),  # as mini ModernBERTs ended
     [(0.01, 0.231), (0.3, 0.0725), (1.0, 0.0277)],
 )
-def test_weights_that_muon_leaves_too_large_are_foreseen(weight_decay: float, rms: float) -> None:
-    def run(decay: float) -> c.RunConfig:
+def test_weights_that_muon_leaves_too_large_are_foreseen(weight_decay, rms):
+    def run(decay):
         optimizer = {"kind": "muon", "learning_rate": 8e-3, "weight_decay": decay}
         schedule = {"kind": "wsd", "steps": 2000, "warmup_steps": 120, "decay_steps": 800}
         return c.build_config({**LEAST, "schedule": schedule, "optimizer": optimizer}, "x")
@@ -144,15 +138,13 @@ def test_weights_that_muon_leaves_too_large_are_foreseen(weight_decay: float, rm
         assert decay and unusual_settings(run(float(decay[1]))) == []
 
 
-def test_no_recipe_has_what_is_most_often_a_slip() -> None:
+def test_no_recipe_has_what_is_most_often_a_slip():
     """With 0.01, the modern recipe's weights would end ten times as large as they begin."""
     assert {name: found for name in recipes.names() if (found := unusual_settings(c.read_config(name)))} == {}
     assert unusual_settings(c.read_config("modern", ["optimizer.weight_decay=0.01"]))
 
 
-def test_too_much_of_too_little_text_is_doubted(
-    config: Callable[..., c.RunConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_much_of_too_little_text_is_doubted(config, monkeypatch):
     """The store holds some 30 documents out of 300."""
     once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
     ready = prepare_run(once)
@@ -171,12 +163,10 @@ def test_too_much_of_too_little_text_is_doubted(
     assert unusual_data(1, ready.held_out, seq_len=512) and unusual_data(1, ready.held_out, seq_len=8) == []
 
 
-def test_short_documents_and_words_that_masks_do_not_see_are_told(
-    config: Callable[..., c.RunConfig], tmp_path: Path
-) -> None:
+def test_short_documents_and_words_that_masks_do_not_see_are_told(config, tmp_path):
     """Positions beyond the longest document stay random, and `whole_word` hid the single characters of Chinese."""
 
-    def told(folder: object, **keys: object) -> list[str]:
+    def told(folder, **keys):
         found = prepare_run(config(**{"data.store": str(folder)} | keys)).warnings()
         return [line for line in found if line.startswith(("data.seq_len", "masking.kind"))]
 
@@ -196,13 +186,13 @@ def test_short_documents_and_words_that_masks_do_not_see_are_told(
         ("bpe", "span", ["hidden in runs of 16"]),
     ):
         if not (folder := tmp_path / kind).exists():
-            train_tokenizer(Sources([str(text)]), f"{folder}-words", kind=kind, vocab_size=500)  # type: ignore[arg-type]
+            train_tokenizer(Sources([str(text)]), f"{folder}-words", kind=kind, vocab_size=500)
             prepared(text, f"{folder}-words", folder, PrepareOptions(valid_fraction=0.1))
         found = told(folder, **{"masking.kind": masking})
         assert len(found) == len(words) and all(map(str.__contains__, found, words)), (kind, masking)
 
 
-def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_goes_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert c.read_config("small", ["schedule.steps=700"]).model.size == "small"
     assert recipes.read("small") == Path(recipes.find_config("small")).read_text()
@@ -228,16 +218,14 @@ def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("data: {seq_len: 64}", ["data.store=s", "schedule.steps=5"], c.RunConfig),
     ],
 )
-def test_the_kind_of_a_yaml_is_that_of_its_keys_and_overrides(
-    tmp_path: Path, text: str, overrides: list[str], kind: type
-) -> None:
+def test_the_kind_of_a_yaml_is_that_of_its_keys_and_overrides(tmp_path, text, overrides, kind):
     file = tmp_path / "a.yaml"
     file.write_text(text)
     model = [] if kind is c.RunConfig else ["model.init_from=m"]
     assert type(read_any_config(str(file), overrides + model)) is kind
 
 
-def test_words_are_words_and_numbers_numbers(tmp_path: Path) -> None:
+def test_words_are_words_and_numbers_numbers(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(
         "data: {store: s}\nschedule: {steps: 100}\nengine: {compile: on}\nlogging: {report_to: []}\n"
@@ -248,7 +236,7 @@ def test_words_are_words_and_numbers_numbers(tmp_path: Path) -> None:
     assert c.read_config(str(path)).engine.compile == "on"
 
 
-def test_a_model_that_is_named_takes_the_place_of_one_of_random_weights(tmp_path: Path) -> None:
+def test_a_model_that_is_named_takes_the_place_of_one_of_random_weights(tmp_path):
     """As the arms of a comparison do with a task that trains from scratch."""
     task = tmp_path / "task.yaml"
     task.write_text("data: {train: a.csv}\nmodel: {tokenizer: t, size: nano, hidden_dropout: 0.2}\n")
@@ -259,7 +247,7 @@ def test_a_model_that_is_named_takes_the_place_of_one_of_random_weights(tmp_path
 
 
 @pytest.mark.parametrize("text", ["/data/my #1 store", "/data/it's  #1", 'a"b #c'])
-def test_no_value_is_cut_where_yaml_has_a_comment(text: str) -> None:
+def test_no_value_is_cut_where_yaml_has_a_comment(text):
     assert c.read_config("nano", [f"data.store={in_flow(text)}"]).data.store == text
     with pytest.raises(
         ConfigError, match="^--set data.store: in YAML, '#.*' is a comment. Fix: put the value in quotes"

@@ -1,7 +1,6 @@
 """Numbers that are promises: of a page, a paper, or what programs of others read. A changed one is another product."""
 
 from importlib import import_module
-from typing import Any
 
 import pytest
 
@@ -37,8 +36,8 @@ import pytest
         ("run.directory", "MANIFEST", "MANIFEST.json"),
     ],
 )
-def test_what_is_promised(module: str, name: str, promised: Any) -> None:
-    found: Any = import_module(f"maskwright.{module}")
+def test_what_is_promised(module, name, promised):
+    found = import_module(f"maskwright.{module}")
     for part in name.split("."):
         found = getattr(found, part)
     assert found == promised

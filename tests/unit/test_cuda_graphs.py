@@ -2,18 +2,15 @@
 thread makes ahead. `benchmarks/gpu.py promises` compares the bits on a card."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import AtOnce, TrainState
 from maskwright.engines.torch import graphs
 from maskwright.engines.torch.engine import TorchEngine
@@ -31,22 +28,22 @@ class StandIn:
     again: Callable[[], Tensor]
     loss: Tensor
 
-    def replay(self) -> None:
+    def replay(self):
         self.loss.copy_(self.again())
 
 
-def forget(gradients: Gradients, names: list[str]) -> None:
+def forget(gradients, names):
     for name in names:
         gradients._parameters[name].grad = None
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+def stand_in(monkeypatch):
     """How many recordings were made; `full` makes memory run out in the next one."""
     seen = {"recorded": 0, "full": 0}
 
     @contextmanager
-    def recording(*_: Any, **__: Any) -> Iterator[None]:
+    def recording(*_, **__):
         state = torch.get_rng_state()
         with monkeypatch.context() as patch:  # what is recorded is not computed: the sums stay as they are
             patch.setattr(Gradients, "_take", forget)
@@ -58,9 +55,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
     record = Graphs._record
 
-    def remembered(self: Graphs, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> Any:
+    def remembered(self, inputs, compute):
         made = record(self, inputs, compute)
-        graph: Any = made.graph
+        graph = made.graph
         graph.again, graph.loss = (lambda: compute(made.inputs)), made.loss
         return made
 
@@ -71,7 +68,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     yield seen
 
 
-def trained(config: RunConfig, store: TokenStore, *, by_graph: bool, steps: int = 5) -> TorchEngine:
+def trained(config, store, *, by_graph, steps=5):
     shape, loader = model_config(config.model, store.vocabulary.size, 32), Loader(config, store)
     engine = TorchEngine(shape, config.optimizer, config.engine, seed=0)
     if by_graph:
@@ -82,16 +79,14 @@ def trained(config: RunConfig, store: TokenStore, *, by_graph: bool, steps: int 
     return engine
 
 
-def same_bits(engine: TorchEngine, another: TorchEngine) -> bool:
+def same_bits(engine, another):
     one, other = engine.read(), another.read()
     both = zip((one.parameters, *one.moments.values()), (other.parameters, *other.moments.values()), strict=True)
     return all(a[name].tobytes() == b[name].tobytes() for a, b in both for name in a)
 
 
 @pytest.mark.parametrize(("architecture", "most"), [("roberta", graphs.MOST_GRAPHS), ("modernbert", 1)])
-def test_a_graph_of_a_micro_batch_has_the_numbers_of_its_kernels(
-    store: TokenStore, config: Callable[..., RunConfig], stand_in: dict[str, int], architecture: str, most: int
-) -> None:
+def test_a_graph_of_a_micro_batch_has_the_numbers_of_its_kernels(store, config, stand_in, architecture, most):
     """Also with several micro-batches an update, dropout, and a second phase of other shapes: a graph for each shape
     and each sum that its gradient goes into, recorded when both come for the second time."""
     run = config(
@@ -108,9 +103,7 @@ def test_a_graph_of_a_micro_batch_has_the_numbers_of_its_kernels(
     assert stand_in["recorded"] == min(most, 4)
 
 
-def test_without_memory_for_graphs_a_run_goes_on_without_them(
-    store: TokenStore, config: Callable[..., RunConfig], stand_in: dict[str, int], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_memory_for_graphs_a_run_goes_on_without_them(store, config, stand_in, capfd):
     """And computes as many rows at once as before: its bits stay the same. Its host is busy from then on."""
     stand_in["full"] = 1
     run = config(**{"batch.virtual_workers": 2})
@@ -121,16 +114,10 @@ def test_without_memory_for_graphs_a_run_goes_on_without_them(
     assert "out of memory with CUDA graphs: continuing without them" in err and "at a time from here on" not in err
 
 
-def test_rows_that_do_not_fit_before_any_graph_is_there_cost_no_graph(
-    store: TokenStore,
-    config: Callable[..., RunConfig],
-    stand_in: dict[str, int],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_rows_that_do_not_fit_before_any_graph_is_there_cost_no_graph(store, config, stand_in, monkeypatch, capfd):
     loss = Graphs.loss
 
-    def limited(self: Graphs, key: Any, inputs: Sequence[Tensor], compute: Any) -> Tensor:
+    def limited(self, key, inputs, compute):
         if len(inputs[0]) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return loss(self, key, inputs, compute)
@@ -142,21 +129,19 @@ def test_rows_that_do_not_fit_before_any_graph_is_there_cost_no_graph(
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_batches_made_ahead_are_those_of_their_step(
-    store: TokenStore, config: Callable[..., RunConfig], threads: bool
-) -> None:
+def test_batches_made_ahead_are_those_of_their_step(store, config, threads):
     """And an error comes with the step that it belongs to."""
     loader = Loader(config(), store)
     objective, makers = MaskedLM(loader, {}, store.vocabulary.size), set[str]()
     make = objective.batches
 
-    def watched(step: int, virtual_workers: Sequence[int]) -> Any:
+    def watched(step, virtual_workers):
         makers.add(threading.current_thread().name)
         if step == 3:
             raise RuntimeError("a damaged shard")
         return make(step, virtual_workers)
 
-    objective.batches = watched  # type: ignore[method-assign]
+    objective.batches = watched
     ahead = BatchPrefetcher(objective, [1])
     for step in range(3):
         (batch,), work = ahead.take(step, ahead=threads)

@@ -1,7 +1,6 @@
 """Vectors of texts beside those of `transformers`. `tests/parity` has `sentence-transformers` beside them."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
@@ -19,16 +18,14 @@ TEXTS = [" ".join(GENERATOR.choice(WORDS, GENERATOR.integers(1, 50))) for _ in r
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS), encoding="utf-8")
     return path
 
 
 @pytest.mark.parametrize("kind", ["roberta", "modernbert"])
-def test_vectors_are_those_of_transformers(
-    kind: str, source: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_are_those_of_transformers(kind, source, tokenizer, tmp_path, monkeypatch):
     """20 texts of every length, the longest cut, eight at a time."""
     monkeypatch.setattr(module, "EXAMPLES_AT_ONCE", 8)
     run, folder = str(finished_run(tmp_path / "run", shape(kind, "masked_lm"), tokenizer)), tmp_path / "folder"
@@ -51,9 +48,7 @@ def test_vectors_are_those_of_transformers(
     np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
 
 
-def test_mistakes(
-    source: Path, tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes(source, tokenizer, tmp_path, capfd, monkeypatch):
     run = str(finished_run(tmp_path / "run", shape("roberta", "regression"), tokenizer))
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2\na,b\n")

@@ -3,9 +3,7 @@
 import importlib.util
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import conftest
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 from tokenizer_kinds import KINDS
 
 from maskwright.core.errors import InputError, TokenizerError
-from maskwright.data.encode import Encoded, encode_documents
+from maskwright.data.encode import encode_documents
 from maskwright.text import encoder as encoders
 from maskwright.text.document import Document
 from maskwright.text.encoder import GigatokenEncoder, TokenizersEncoder, open_encoder, require_equal
@@ -25,13 +23,13 @@ needs_gigatoken = pytest.mark.skipif(
 ALPHABET = "aaabcdeeest THE 'sdlm0123.,!?-\t\n\u00a0é中の😀\u200d\u0301<s>/mask|ſİ\x1c\x85\u2028"
 
 
-def random_text(generator: random.Random, longest: int) -> str:
+def random_text(generator, longest):
     return "".join(generator.choices(ALPHABET, k=generator.randrange(1, longest)))
 
 
 @needs_gigatoken
 @pytest.mark.parametrize("kind", ["roberta", "modernbert", "gemma", "llama"])
-def test_gigatoken_gives_the_ids_of_tokenizers(kind: str, tokenizer_of: Callable[[str], str]) -> None:
+def test_gigatoken_gives_the_ids_of_tokenizers(kind, tokenizer_of):
     generator = random.Random(0)
     texts = [random_text(generator, 60) for _ in range(3000)] + [chr(code) * 2 + "a" for code in range(1, 0x3000)]
     texts += [*(f"e{chr(code)} x" for code in range(0x300, 0x3100)), ""]
@@ -50,18 +48,16 @@ class Wrong:
     name = "wrong"
     by_sentence = False
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location):
         self.samples: list[str] = []
         self._right = TokenizersEncoder(location)
 
-    def encode(self, texts: list[str]) -> Any:
+    def encode(self, texts):
         ids, counts = self._right.encode(texts)
         return (ids + (ids == ids.max(initial=0))).astype(np.uint32), counts
 
 
-def test_an_encoder_that_differs_is_refused(
-    tokenizer: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_encoder_that_differs_is_refused(tokenizer, monkeypatch, capfd):
     with pytest.raises(TokenizerError, match="from token 0 on"):
         require_equal(Wrong(tokenizer), TokenizersEncoder(tokenizer), ["a"], tokenizer)
     monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
@@ -74,9 +70,7 @@ def test_an_encoder_that_differs_is_refused(
 
 
 @needs_gigatoken
-def test_a_kind_that_gigatoken_cannot_read_is_encoded_with_tokenizers(
-    tokenizer_of: Callable[[str], str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kind_that_gigatoken_cannot_read_is_encoded_with_tokenizers(tokenizer_of, capfd):
     assert isinstance(open_encoder(tokenizer_of("bert"))[0], TokenizersEncoder)
     said = capfd.readouterr().err.splitlines()[-1]
     assert said.startswith("encoding with tokenizers; gigatoken, which is faster, does not support this kind")
@@ -90,22 +84,20 @@ LONG += ["\n", "\n\n", ". ", "ing ", "<s>", "  ", "\r\n"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_long_text_in_pieces_has_the_ids_of_the_whole(
-    kind: str, tokenizer_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_in_pieces_has_the_ids_of_the_whole(kind, tokenizer_of, monkeypatch):
     generator = random.Random(7)
     texts = ["".join(generator.choices(LONG, k=generator.choice([10, 300, 2_000]))) for _ in range(30)]
     texts += [" ".join(conftest.sentence(generator) for _ in range(200)), "x" * 900, "中" * 900, ""]
     kinds = [TokenizersEncoder, *([GigatokenEncoder] if importlib.util.find_spec("gigatoken") else [])]
     for make in kinds[: 1 if kind.startswith("bert") or kind in ("xlm-roberta", "camembert") else None]:
-        encoder: Any = make(tokenizer_of(kind))
+        encoder = make(tokenizer_of(kind))
         expected = encoder.encode(texts)
         sizes, encode = list[list[int]](), type(encoder)._encode
         with monkeypatch.context() as patch:
             patch.setattr(encoders, "PIECE_CHARACTERS", 100)
             patch.setattr(encoders, "CALL_CHARACTERS", 1_000)
 
-            def noted(self: Any, some: Any, encode: Any = encode, sizes: Any = sizes) -> Any:
+            def noted(self, some, encode=encode, sizes=sizes):
                 sizes.append([*map(len, some)])
                 return encode(self, some)
 
@@ -119,14 +111,14 @@ def test_a_long_text_in_pieces_has_the_ids_of_the_whole(
             assert max(sum(call) for call in sizes if len(call) > 1) <= 1_000
 
 
-def test_gigatoken_that_is_asked_for_and_absent_is_an_error(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gigatoken_that_is_asked_for_and_absent_is_an_error(tokenizer, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="not installed"):
         open_encoder(tokenizer, "gigatoken")
     assert isinstance(open_encoder(tokenizer)[0], TokenizersEncoder)
 
 
-def documents(seed: int, *, of_sentences: bool = True) -> list[Document]:
+def documents(seed, *, of_sentences=True):
     generator = random.Random(seed)
     result = []
     for number in range(12):
@@ -136,9 +128,9 @@ def documents(seed: int, *, of_sentences: bool = True) -> list[Document]:
     return result
 
 
-def one_by_one(location: str, texts: list[Document]) -> tuple[list[int], list[int], list[int]]:
+def one_by_one(location, texts):
     encoder = TokenizersEncoder(location)
-    ids: list[int] = []
+    ids = []
     sentence_sizes, document_sizes = [], []
     for document in texts:
         before = len(ids)
@@ -150,19 +142,17 @@ def one_by_one(location: str, texts: list[Document]) -> tuple[list[int], list[in
     return ids, sentence_sizes, document_sizes
 
 
-def parts(encoded: Encoded) -> tuple[list[int], list[int], list[int]]:
+def parts(encoded):
     return encoded.ids.tolist(), encoded.sentence_sizes.tolist(), encoded.document_sizes.tolist()
 
 
-def lengths(location: str) -> np.ndarray:
+def lengths(location):
     return np.array(read_vocabulary(location).byte_length, np.int64)
 
 
 @pytest.mark.parametrize("kind", [TokenizersEncoder, Whole])
 @pytest.mark.parametrize("seed", range(20))
-def test_sentences_of_whole_documents_equal_sentences_alone(
-    tokenizer: str, seed: int, kind: type[TokenizersEncoder]
-) -> None:
+def test_sentences_of_whole_documents_equal_sentences_alone(tokenizer, seed, kind):
     """Also where an id's bytes are unknown."""
     known = lengths(tokenizer)
     for of_sentences, sizes in ((True, known), (False, known), (True, np.full_like(known, -1))):
@@ -171,7 +161,7 @@ def test_sentences_of_whole_documents_equal_sentences_alone(
         assert parts(encoded) == one_by_one(tokenizer, texts)
 
 
-def test_a_token_across_sentences_makes_that_document_encode_by_sentence(tokenizer: str, tmp_path: Path) -> None:
+def test_a_token_across_sentences_makes_that_document_encode_by_sentence(tokenizer, tmp_path):
     """An added token that holds a space: `the end. And` must not become one token over two sentences."""
     content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
     content["added_tokens"].append(

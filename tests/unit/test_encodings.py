@@ -3,7 +3,6 @@
 import gzip
 import json
 import random
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +17,6 @@ from maskwright.labels.example import Reading
 from maskwright.labels.read import read_examples
 from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.contamination import read_evaluations
-from maskwright.text.document import Fault
 from maskwright.text.parts import cut
 from maskwright.text.sources import Sources
 
@@ -47,23 +45,23 @@ WIDE |= {"cp037": GERMAN}
 """Encodings whose lines cannot be cut before they are decoded."""
 
 
-def write(path: Path, raw: bytes) -> Path:
+def write(path, raw):
     path.write_bytes(raw)
     return path
 
 
-def read(path: Path, **options: object) -> list[tuple[str, int]]:
-    return [(document.text, document.line) for document in Sources([str(path)], **options)]  # type: ignore[arg-type]
+def read(path, **options):
+    return [(document.text, document.line) for document in Sources([str(path)], **options)]
 
 
-def fails(path: Path, **options: object) -> str:
+def fails(path, **options):
     with pytest.raises(SourceError) as caught:
         read(path, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value).replace(str(path), "FILE")
 
 
-def files(text: str) -> dict[str, str]:
+def files(text):
     """The text as each kind of file."""
     lines = text.splitlines()
     return {
@@ -76,9 +74,7 @@ def files(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("encoding", "text"), [*IN.items(), *WIDE.items(), ("utf-8-sig", POLISH)])
-def test_every_kind_of_file_is_read_as_its_twin_in_utf8(
-    encoding: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_kind_of_file_is_read_as_its_twin_in_utf8(encoding, text, tmp_path, monkeypatch):
     """Blocks of a few bytes, too: a character, or a mark, may lie across them."""
     for name, content in files(text).items():
         expected = read(write(tmp_path / name, content.encode()))
@@ -91,7 +87,7 @@ def test_every_kind_of_file_is_read_as_its_twin_in_utf8(
         assert read(write(tmp_path / f"{name}.gz", gzip.compress(raw)), encoding=encoding) == expected, name
 
 
-def test_labels_and_sequences_are_read_in_their_encoding(tmp_path: Path) -> None:
+def test_labels_and_sequences_are_read_in_their_encoding(tmp_path):
     csv = write(tmp_path / "a.csv", REVIEWS.encode("cp1251"))
     found = read_examples(str(csv), Reading(LabelledData(train=str(csv), encoding="windows-1251"), Task()))
     assert [(one.text, one.labels, one.line) for one in found][1] == ("хорошо 1", ("pos",), 3)
@@ -110,7 +106,7 @@ def test_labels_and_sequences_are_read_in_their_encoding(tmp_path: Path) -> None
         read_examples(str(csv), Reading(LabelledData(train=str(csv)), Task()))
 
 
-def test_the_likely_encodings_are_named_with_the_line_as_it_reads(tmp_path: Path) -> None:
+def test_the_likely_encodings_are_named_with_the_line_as_it_reads(tmp_path):
     """The right one is first, or at least third. latin-1, which reads any bytes, is never named: cp1252 is."""
     ranks = {}
     for encoding, text in {**IN, "windows-1251": REVIEWS}.items():
@@ -149,15 +145,15 @@ TESTS_OF_PLACE = [
 
 
 @pytest.mark.parametrize(("raw", "encoding", "place", "fix"), TESTS_OF_PLACE)
-def test_bytes_that_do_not_decode_are_placed(raw: bytes, encoding: str, place: str, fix: str, tmp_path: Path) -> None:
+def test_bytes_that_do_not_decode_are_placed(raw, encoding, place, fix, tmp_path):
     said = fails(write(tmp_path / "a.txt", raw), layout="lines", encoding=encoding)
     assert said.startswith(f"FILE:{place}") and fix in said.partition(". Fix: ")[2], said
     assert "--encoding latin" not in said
 
 
-def test_a_faulty_line_is_replaced_or_skipped_in_any_encoding(tmp_path: Path) -> None:
+def test_a_faulty_line_is_replaced_or_skipped_in_any_encoding(tmp_path):
     path = write(tmp_path / "a.txt", "naïve\n".encode("cp1252") + b"x\x81y\nend\n")
-    faults: list[Fault] = []
+    faults = []
     options = {"layout": "lines", "encoding": "cp1252", "on_fault": faults.append}
     assert read(path, on_bad_input="replace", **options) == [("naïve", 1), ("x\ufffdy", 2), ("end", 3)]
     assert read(path, on_bad_input="skip", **options) == [("naïve", 1), ("end", 3)]
@@ -166,23 +162,21 @@ def test_a_faulty_line_is_replaced_or_skipped_in_any_encoding(tmp_path: Path) ->
     assert read(path, on_bad_input="replace", layout="lines", encoding="latin-1") == [("\ufffdno\ufffd", 1)]
 
 
-def test_without_charset_normalizer_the_fix_is_said_without_guesses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_charset_normalizer_the_fix_is_said_without_guesses(tmp_path, monkeypatch):
     monkeypatch.setattr(extras, "installed", lambda package: package != "charset_normalizer")
     said = fails(write(tmp_path / "a.txt", b"caf\xe9\n"), layout="lines")
     assert "such as --encoding cp1252 or --encoding cp1251 or" in said and "scripts/install" in said
 
 
 @pytest.mark.parametrize("name", ["cp125", "base64", "rot13", "idna", "undefined", "", "utf\0", "win-1252"])
-def test_names_that_are_no_encoding_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_that_are_no_encoding_are_refused(name, tmp_path):
     with pytest.raises(InputError, match=r"--encoding: .* is no encoding. Fix: give a name of Python's codecs"):
         Sources([str(write(tmp_path / "a.txt", b"a"))], encoding=name)
     with pytest.raises(ValueError, match="is no encoding"):
         LabelledData(train="a.csv", encoding=name)
 
 
-def test_a_large_file_is_cut_where_its_lines_end_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_cut_where_its_lines_end_as_bytes(tmp_path, monkeypatch):
     """Parts of a text in one byte a character, or several, hold what the whole does; UTF-16 is read in one piece."""
     monkeypatch.setattr(cut, "PART_BYTES", (400, 400))
     generator = random.Random(5)
@@ -196,7 +190,7 @@ def test_a_large_file_is_cut_where_its_lines_end_as_bytes(tmp_path: Path, monkey
         assert [(one.text, one.line) for part in parts for one in part.open()] == expected
 
 
-def test_parquet_and_web_archives_keep_their_own_encoding(tmp_path: Path) -> None:
+def test_parquet_and_web_archives_keep_their_own_encoding(tmp_path):
     pq.write_table(pa.table({"text": ["größer"]}), path := tmp_path / "a.parquet")
     sources = Sources([str(path)], encoding="cp1252")
     assert [document.text for document in sources] == ["größer"]
@@ -206,15 +200,15 @@ def test_parquet_and_web_archives_keep_their_own_encoding(tmp_path: Path) -> Non
     assert sources.notes == [f"{path} is read as UTF-8, as all Parquet, Arrow, MDS and WARC is, not as cp1252"]
 
 
-def test_a_run_remembers_its_encoding_only_where_it_has_one() -> None:
-    def config(**data: str) -> str:
+def test_a_run_remembers_its_encoding_only_where_it_has_one():
+    def config(**data):
         values = {"data": {"train": "a.csv", **data}, "model": {"init_from": "m"}}
         return build_finetune_config(values, "x.yaml").digest()
 
     assert config() == config(encoding="utf8") == config(encoding="utf-8-sig") != config(encoding="cp1252")
 
 
-def test_another_encoding_is_another_store(tokenizer: str, tmp_path: Path) -> None:
+def test_another_encoding_is_another_store(tokenizer, tmp_path):
     """The ids are those of the text in UTF-8. The manifest names the encoding, and what was begun in another is not
     continued."""
     text = write(tmp_path / "a.txt", "".join(f"Größe {number}\n" for number in range(30)).encode("cp1252"))

@@ -5,8 +5,6 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +30,7 @@ WORDS = ["pneumothorax", "bronchoscopy", "tachycardia", "the", "patient", "had",
 
 
 @pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+def notes(tmp_path_factory):
     """Documents in which a few long words are frequent."""
     generator, path = random.Random(3), tmp_path_factory.mktemp("notes") / "notes.txt"
     lines = [" ".join(generator.choices(WORDS, k=12)) + f" {number}." for number in range(400)]
@@ -41,7 +39,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 
 @pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta", "gemma"])
-def test_letters_of_a_declared_token_are_no_word(kind: str, tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+def test_letters_of_a_declared_token_are_no_word(kind, tokenizer_of, tmp_path):
     folder = with_declared(tokenizer_of(kind), tmp_path / "t", [AddedToken("[PLACEHOLDER]", special=True)])
     lines = [f"[PLACEHOLDER] had tachycardia [PLACEHOLDER] {number}" for number in range(200)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
@@ -57,9 +55,7 @@ BPE = ("roberta", "modernbert", "gemma", "llama")
 
 
 @pytest.mark.parametrize("kind", [*BPE, "bert", "bert-uncased", "xlm-roberta", "camembert"])
-def test_old_ids_stay_and_transformers_agrees(
-    kind: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_old_ids_stay_and_transformers_agrees(kind, notes, tokenizer_of, tmp_path):
     old, new = tokenizer_of(kind), str(tmp_path / "new")
     wanted = 20 if kind in BPE else 6  # whole words, of which the text has few
     extension, vocabulary = extend_tokenizer(old, notes, new, tokens=wanted)
@@ -96,7 +92,7 @@ def test_old_ids_stay_and_transformers_agrees(
     assert all(np.array_equal(encoder.encode([text])[0], referee.encode([text])[0]) for text in texts)
 
 
-def test_merges_are_those_of_a_slow_twin(notes: Sources, tokenizer: str, tmp_path: Path) -> None:
+def test_merges_are_those_of_a_slow_twin(notes, tokenizer, tmp_path):
     """Counts all pairs anew for each merge."""
     extension, _ = extend_tokenizer(tokenizer, notes, str(tmp_path / "new"), tokens=25)
     again, _ = extend_tokenizer(tokenizer, notes, str(tmp_path / "again"), tokens=25)
@@ -105,14 +101,14 @@ def test_merges_are_those_of_a_slow_twin(notes: Sources, tokenizer: str, tmp_pat
         assert (tmp_path / "new" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
     loaded, known = load_tokenizer(tokenizer, special_tokens_are_text=True), set(token_ids(tokenizer))
-    counts: Counter[tuple[str, ...]] = Counter()
+    counts = Counter()
     for document in notes:
         if not is_held_out(text_key(document.utf8), 0.1):
             for word, _ in loaded.pre_tokenizer.pre_tokenize_str(document.text):
                 counts[tuple(piece.value for piece in loaded.model.tokenize(word))] += 1
-    merges: list[tuple[str, str]] = []
+    merges = []
     while len(merges) < len(extension.merges):
-        pairs: Counter[tuple[str, str]] = Counter()
+        pairs = Counter()
         for pieces, count in counts.items():
             for pair in zip(pieces, pieces[1:], strict=False):
                 if "".join(pair) not in known:
@@ -123,7 +119,7 @@ def test_merges_are_those_of_a_slow_twin(notes: Sources, tokenizer: str, tmp_pat
     assert merges == extension.merges
 
 
-def _merged(pieces: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+def _merged(pieces, pair):
     out = list(pieces)
     at = 0
     while at < len(out) - 1:
@@ -133,9 +129,7 @@ def _merged(pieces: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
     return tuple(out)
 
 
-def test_wordpiece_takes_the_words_that_save_most(
-    notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_wordpiece_takes_the_words_that_save_most(notes, tokenizer_of, tmp_path):
     old = tokenizer_of("bert-uncased")
     extension, _ = extend_tokenizer(old, notes, str(tmp_path / "new"), tokens=3)
     assert set(extension.tokens) <= {"pneumothorax", "bronchoscopy", "tachycardia", "stenosis", "patient"}
@@ -143,12 +137,10 @@ def test_wordpiece_takes_the_words_that_save_most(
 
 
 @pytest.mark.parametrize("kind", ["roberta", "modernbert", "bert", "xlm-roberta", "gemma"])
-def test_a_models_new_rows_are_means_of_old_ones(
-    kind: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_a_models_new_rows_are_means_of_old_ones(kind, notes, tokenizer_of, tmp_path):
     old, words = tokenizer_of(kind), read_vocabulary(tokenizer_of(kind))
     architecture = "modernbert" if kind == "gemma" else kind  # mmBERT
-    shape = ModelSection(architecture=architecture, size="nano", hidden_size=32, num_attention_heads=2)  # type: ignore[arg-type]
+    shape = ModelSection(architecture=architecture, size="nano", hidden_size=32, num_attention_heads=2)
     config = model_config(shape, words.size + 2, 34, **special_ids(words))  # more rows than tokens, as ModernBERT has
     trained = TrainedModel(str(tmp_path), config, initial_parameters(config, 1), old, words)
     export(trained, str(tmp_path / "model"))
@@ -169,9 +161,7 @@ def test_a_models_new_rows_are_means_of_old_ones(
         grow(str(tmp_path / "grown"), words, after, extension, str(tmp_path / "tokenizer"), str(tmp_path / "x"))
 
 
-def test_new_tokens_of_bpe_with_a_mark_are_of_letters(
-    notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_new_tokens_of_bpe_with_a_mark_are_of_letters(notes, tokenizer_of, tmp_path):
     """As SentencePiece's: no punctuation, no digits, no ▁ but the first. The class of Gemma's own folders makes the
     same tokenizer."""
     new = tmp_path / "new"
@@ -188,7 +178,7 @@ def test_new_tokens_of_bpe_with_a_mark_are_of_letters(
         assert ids == ours.encode(document.text, add_special_tokens=False).ids
 
 
-def test_what_is_refused(notes: Sources, tokenizer: str, tmp_path: Path) -> None:
+def test_what_is_refused(notes, tokenizer, tmp_path):
     with pytest.raises(InputError, match="is not empty"):
         extend_tokenizer(tokenizer, notes, tokenizer, tokens=5)
     (tmp_path / "short.txt").write_text("a b\n")
@@ -197,7 +187,7 @@ def test_what_is_refused(notes: Sources, tokenizer: str, tmp_path: Path) -> None
     assert not (tmp_path / "x").exists()
 
 
-def test_words_with_an_unknown_character_are_no_new_tokens(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+def test_words_with_an_unknown_character_are_no_new_tokens(tokenizer_of, tmp_path):
     """Unigram names such a piece by its character, which has no id."""
     (tmp_path / "a.txt").write_text("the stenosis ☃☃stone\n" * 30)
     for kind in ("xlm-roberta", "bert"):

@@ -8,12 +8,11 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import fairseq_files
@@ -34,7 +33,7 @@ from tokenizer_kinds import with_declared
 
 from maskwright.cli.main import run
 from maskwright.config.data import Arrow
-from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.pretraining import build_config
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError, SourceError, StoreError
 from maskwright.data import converted_store
@@ -45,45 +44,43 @@ from maskwright.data.foreign.blocks import held_out_files
 from maskwright.data.foreign.columns import arrow_parts, grouped
 from maskwright.data.foreign.write import write_parquet as write_out
 from maskwright.data.opening import open_store
-from maskwright.data.store import SplitName, TokenStore
+from maskwright.data.store import TokenStore
 from maskwright.processes.runner import Runner
 from maskwright.text.parts import cut
 from maskwright.text.sources import Sources
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids, token_strings
+from maskwright.text.vocabulary import read_vocabulary, token_ids, token_strings
 
 Documents = list[NDArray[np.int64]]
 ALL = ConvertOptions(valid_fraction=0.0)
 
 
-def same(left: Documents, right: Documents) -> bool:
+def same(left, right):
     return len(left) == len(right) and all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 @pytest.fixture(scope="module")
-def documents(store: TokenStore) -> Documents:
+def documents(store):
     found = [*documents_of(store.split("valid")), *documents_of(store.split("train"))]
     random.Random(2).shuffle(found)
     return found[:90]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MASKWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
 @pytest.fixture(scope="module")
-def words(tokenizer: str) -> Vocabulary:
+def words(tokenizer):
     return read_vocabulary(tokenizer)
 
 
 # ---- files as other tools write them ---------------------------------------------------------------------------------
 
 
-def write_mds(
-    folder: Path, documents: Documents, *_: Any, encoding: str = "ndarray:uint16", packing: str | None = None
-) -> None:
+def write_mds(folder, documents, *_, encoding="ndarray:uint16", packing=None):
     """Two shards, with a column of text before the ids and a number after them."""
     folder.mkdir(parents=True)
     shards = []
@@ -101,7 +98,7 @@ def write_mds(
         places = np.cumsum([begin, *map(len, samples)]).astype("<u4")
         content = struct.pack("<I", len(samples)) + places.tobytes() + config + b"".join(samples)
         name = f"shard.{number:05d}.mds"
-        record: dict[str, Any] = {
+        record = {
             "column_encodings": ["str", encoding, "int"],
             "column_names": ["text", "input_ids", "len"],
             "column_sizes": [None, None, 8],
@@ -120,9 +117,7 @@ def write_mds(
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
 
 
-def write_arrow(
-    path: Path, documents: Documents, *, lists: bool, stream: bool, offset: int = 0, **options: Any
-) -> None:
+def write_arrow(path, documents, *, lists, stream, offset=0, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = arrow.int16()
     schema = arrow.schema([("tokens", arrow.list_(kind) if lists else kind)])
@@ -134,7 +129,7 @@ def write_arrow(
             writer.write_batch(arrow.record_batch([arrow.array(some, schema.field(0).type)], schema=schema))
 
 
-def shards(folder: Path, documents: Documents) -> None:
+def shards(folder, documents):
     """As the Ray seed has them: folders of data sets, ids stored as id - 200, counts beside them."""
     write_arrow(folder / "books" / "a.arrow", documents[:30], lists=False, stream=False, offset=200)
     write_arrow(folder / "books" / "b.arrow", documents[30:50], lists=False, stream=True, offset=200)
@@ -146,29 +141,29 @@ def shards(folder: Path, documents: Documents) -> None:
     (folder / "books" / "meta" / "books_counts.csv").write_text("\n".join(lines) + "\n")
 
 
-def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
+def in_sentences(documents):
     cut = [[part for part in np.split(one, [len(one) // 3, len(one) // 2]) if len(part)] for one in documents]
     return [part for parts in cut for part in parts], [len(parts) for parts in cut]
 
 
-def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
+def write_fairseq(folder, documents, tokenizer, lacking=None):
     fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
 
 
-def bare(documents: Documents, end: int) -> NDArray[np.int64]:
+def bare(documents, end):
     return np.concatenate([np.append(one, end) for one in documents])
 
 
-def write_datatrove(path: Path, documents: Documents, *_: Any) -> None:
+def write_datatrove(path, documents, *_):
     path.write_bytes(np.concatenate(documents).astype("<u4").tobytes())
     Path(f"{path}.index").write_bytes(np.cumsum([len(one) for one in documents]).astype("<u8").tobytes())
 
 
-def write_bare(path: Path, documents: Documents, *_: Any) -> None:
+def write_bare(path, documents, *_):
     path.write_bytes(bare(documents, 2).astype("<u2").tobytes())
 
 
-def write_llm_c(path: Path, documents: Documents, *_: Any) -> None:
+def write_llm_c(path, documents, *_):
     """Documents begin with their separator there."""
     ids = np.concatenate([np.append(2, one) for one in documents]).astype("<u2")
     head = np.zeros(256, "<i4")
@@ -176,12 +171,12 @@ def write_llm_c(path: Path, documents: Documents, *_: Any) -> None:
     path.write_bytes(head.tobytes() + ids.tobytes())
 
 
-def write_parquet(path: Path, documents: Documents, *_: Any) -> None:
+def write_parquet(path, documents, *_):
     table = arrow.table({"id": list(range(len(documents))), "input_ids": [one.tolist() for one in documents]})
     parquet.write_table(table, path, row_group_size=11)
 
 
-def write_epochs(folder: Path, documents: Documents, tokenizer: str) -> None:
+def write_epochs(folder, documents, tokenizer):
     """Two epochs of pairs of documents, in which every third token is masked."""
     folder.mkdir()
     strings = token_strings(tokenizer)
@@ -196,16 +191,16 @@ def write_epochs(folder: Path, documents: Documents, tokenizer: str) -> None:
         write_epoch(folder, epoch, examples, 2_000)
 
 
-def write_npy(path: Path, documents: Documents, *_: Any) -> None:
+def write_npy(path, documents, *_):
     np.save(path, bare(documents, 2).astype(np.int32))
 
 
-def write_packed(path: Path, documents: Documents, *_: Any) -> None:
+def write_packed(path, documents, *_):
     write_arrow(path, documents, lists=True, stream=False, compression="zstd")
 
 
 ENDED, ENDED_BY_ID = {"document_end": "</s>"}, {"document_end": "2"}
-MADE: dict[str, tuple[str, Callable[[Path, Documents, str], object], dict[str, Any]]] = {
+MADE = {
     "mds": ("mds", write_mds, {}),
     "mds-zstd": ("mds", partial(write_mds, encoding="ndarray", packing="zstd:7"), {}),
     "mds-bytes": ("mds", partial(write_mds, encoding="bytes"), {"dtype": "int64"}),
@@ -228,7 +223,7 @@ MADE: dict[str, tuple[str, Callable[[Path, Documents, str], object], dict[str, A
 """File or folder of each tool, how it is written, and what a conversion needs besides."""
 
 
-def make(name: str, folder: Path, documents: Documents, tokenizer: str) -> tuple[str, dict[str, Any]]:
+def make(name, folder, documents, tokenizer):
     """(the place to convert, what a conversion needs) of a store that a tool wrote below the folder."""
     entry, write, given = MADE[name]
     folder.mkdir(exist_ok=True)
@@ -238,9 +233,7 @@ def make(name: str, folder: Path, documents: Documents, tokenizer: str) -> tuple
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_ids_documents_and_order_are_those_of_the_other_tool(
-    name: str, documents: Documents, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_documents_and_order_are_those_of_the_other_tool(name, documents, tokenizer, tmp_path, monkeypatch):
     """As many parts as there are files, in turn, from the last to the first, and by several processes."""
     monkeypatch.setattr(cut, "PART_BYTES", (1, 1))
     for module in (blocks, columns):
@@ -262,7 +255,7 @@ def test_ids_documents_and_order_are_those_of_the_other_tool(
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "store")
 
 
-def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+def test_held_out_documents_follow_from_their_ids(documents, tokenizer, tmp_path):
     """In whatever format and order they lie."""
     sides = []
     for name, order in (("parquet", documents), ("mds", documents[::-1])):
@@ -276,15 +269,13 @@ def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenize
 # ---- what the documents hold -----------------------------------------------------------------------------------------
 
 
-def test_special_tokens_are_refused_stripped_or_removed(
-    documents: Documents, tokenizer: str, words: Vocabulary, tmp_path: Path
-) -> None:
+def test_special_tokens_are_refused_stripped_or_removed(documents, tokenizer, words, tmp_path):
     framed = [np.array([words.bos, *one, words.eos, words.pad]) for one in documents]
     inside = [np.insert(one, 5, words.eos) for one in framed]
     for name, some in (("framed", framed), ("inside", inside)):
         make("parquet", tmp_path / name, some, tokenizer)
 
-    def converted(name: str, how: Any) -> TokenStore:
+    def converted(name, how):
         options = ConvertOptions(valid_fraction=0.0, special_tokens=how)
         return convert(Conversion([str(tmp_path / name)], tokenizer, str(tmp_path / f"{name}-{how}"), options))
 
@@ -299,16 +290,14 @@ def test_special_tokens_are_refused_stripped_or_removed(
         assert not (tmp_path / f"{name}-{how}").exists()
 
 
-def test_declared_tokens_stay_in_documents(
-    documents: Documents, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_declared_tokens_stay_in_documents(documents, tokenizer, tmp_path, capsys):
     folder = with_declared(tokenizer, tmp_path / "declared")
     words, user = read_vocabulary(folder), token_ids(folder)["[USER]"]
     marked = [np.insert(one, [0, 2, len(one)], user) for one in documents]
     for name, some in (("plain", marked), ("framed", [np.array([words.bos, *one, words.eos]) for one in marked])):
         make("parquet", tmp_path / name, some, folder)
 
-    def converted(name: str, how: Any, **options: Any) -> TokenStore:
+    def converted(name, how, **options):
         to = str(tmp_path / f"{name}-{how}{len(options)}")
         return convert(Conversion([str(tmp_path / name)], folder, to, ConvertOptions(0.0, how), **options))
 
@@ -322,14 +311,12 @@ def test_declared_tokens_stay_in_documents(
     assert same(documents_of(ended.split("train")), documents)
 
 
-def test_the_end_of_documents_has_the_offset_and_is_somewhere(
-    documents: Documents, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_of_documents_has_the_offset_and_is_somewhere(documents, tokenizer, tmp_path, capsys):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.bin").write_bytes((bare(documents, 2) - 5).astype("<i2").tobytes())
     (tmp_path / "in" / "b.bin").write_bytes((documents[0] - 5).astype("<i2").tobytes())
 
-    def converted(end: str, offset: int = 5) -> TokenStore:
+    def converted(end, offset=5):
         options = ConvertOptions(valid_fraction=0.0, token_offset=offset)
         place = str(tmp_path / "store")
         return convert(Conversion([str(tmp_path / "in")], tokenizer, place, options, dtype="int16", document_end=end))
@@ -346,7 +333,7 @@ def test_the_end_of_documents_has_the_offset_and_is_somewhere(
 
 
 @contextmanager
-def refused(said: str) -> Iterator[None]:
+def refused(said):
     """In one line, with a fix."""
     with pytest.raises(InputError, match=said) as caught:
         yield
@@ -356,8 +343,8 @@ def refused(said: str) -> Iterator[None]:
 # ---- Arrow files of a run --------------------------------------------------------------------------------------------
 
 
-def config(tmp: Path, tokenizer: str | None, **arrow_keys: Any) -> RunConfig:
-    keys: dict[str, Any] = {"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2} | arrow_keys
+def config(tmp, tokenizer, **arrow_keys):
+    keys = {"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2} | arrow_keys
     return build_config(
         {
             "data": {"store": str(tmp / "shards"), "format": "arrow", "arrow": keys, "seq_len": 64},
@@ -370,19 +357,19 @@ def config(tmp: Path, tokenizer: str | None, **arrow_keys: Any) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def arrow_folder(documents: Documents, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def arrow_folder(documents, tmp_path_factory):
     folder = tmp_path_factory.mktemp("arrow")
     shards(folder / "shards", documents)
     return folder
 
 
-def test_a_store_of_arrow_files_is_the_converted_one(arrow_folder: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_a_store_of_arrow_files_is_the_converted_one(arrow_folder, tokenizer, tmp_path):
     options = ConvertOptions(valid_fraction=0.2, token_offset=200)
     files = [str(path) for path in sorted((arrow_folder / "shards").rglob("*.arrow"))]
     own = convert(Conversion(files, tokenizer, str(tmp_path / "own"), options))
     there = open_store(config(arrow_folder, tokenizer).data)
     assert there.fingerprint == own.fingerprint and there.location == str(arrow_folder / "shards")
-    sides: tuple[SplitName, ...] = ("train", "valid")
+    sides = ("train", "valid")
     for side in sides:
         assert there.origin(side, 1) == own.origin(side, 1)
         assert there.source_numbers(side, 0).tolist() == own.source_numbers(side, 0).tolist()
@@ -390,9 +377,7 @@ def test_a_store_of_arrow_files_is_the_converted_one(arrow_folder: Path, tokeniz
     assert open_store(other.data).fingerprint != there.fingerprint
 
 
-def test_pretrain_evaluate_and_resume_on_arrow(
-    arrow_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pretrain_evaluate_and_resume_on_arrow(arrow_folder, tokenizer, tmp_path, capsys):
     file, place = tmp_path / "config.yaml", str(tmp_path / "run")
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     file.write_text(json.dumps({**config(arrow_folder, tokenizer).model_dump(), "model": shape}))
@@ -408,7 +393,7 @@ def test_pretrain_evaluate_and_resume_on_arrow(
     assert run([*words, "--set", "data.arrow.valid_fraction=0.5"]) == 2
 
 
-def test_keys_of_another_format_are_refused() -> None:
+def test_keys_of_another_format_are_refused():
     mixture = {"a": {"store": "x", "arrow": {"column": "ids"}}, "b": "y"}
     with pytest.raises(ConfigError, match="arrow is only for format: arrow"):
         build_config({"data": {"mixture": mixture}, "schedule": {"steps": 8}}, "here")
@@ -424,15 +409,13 @@ def test_keys_of_another_format_are_refused() -> None:
         ({"tokenizer": None}, "has no tokenizer/"),
     ],
 )
-def test_wrong_keys_are_refused(
-    keys: dict[str, Any], said: str, arrow_folder: Path, tokenizer: str, words: Vocabulary
-) -> None:
+def test_wrong_keys_are_refused(keys, said, arrow_folder, tokenizer, words):
     given = {"tokenizer": tokenizer} | keys
     with refused(said.replace("4 in", f"{words.mask} in")):
         open_store(config(arrow_folder, **given).data)
 
 
-def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+def test_counts_beside_the_files_are_checked(documents, tokenizer, tmp_path):
     shards(tmp_path / "shards", documents)
     counts = tmp_path / "shards" / "books" / "meta" / "books_counts.csv"
     said, theirs = counts.read_text(), tmp_path / "shards" / "meta" / "combined_counts.csv"
@@ -456,7 +439,7 @@ def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: st
                 open_store(config(tmp_path, tokenizer).data)
 
 
-def test_a_folder_of_another_tool_is_no_store_but_has_a_way(arrow_folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_another_tool_is_no_store_but_has_a_way(arrow_folder, tmp_path):
     (tmp_path / "train.idx").write_bytes(b"")
     for folder, said in ((arrow_folder / "shards", "set data.format=arrow"), (tmp_path, "`maskwright data convert`")):
         with pytest.raises(StoreError, match="is not a token store") as caught:
@@ -471,29 +454,29 @@ Damage = Callable[[Path], object]
 FAR = struct.pack("<q", 1 << 40)
 
 
-def put(path: Path, at: int, content: bytes) -> None:
+def put(path, at, content):
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(content)
 
 
-def other(at: int, content: bytes) -> Damage:
+def other(at, content):
     """Other bytes at a place, counted from the end where it is negative."""
     return lambda path: put(path, at % path.stat().st_size, content)
 
 
-def last_place(path: Path) -> None:
+def last_place(path):
     """The last sequence of Megatron's index lies outside the .bin."""
     (count,) = struct.unpack_from("<Q", path.read_bytes(), 18)
     put(path, 34 + 4 * count + 8 * (count - 1), FAR)
 
 
-def above(path: Path) -> None:
+def above(path):
     """A shard lies outside its folder."""
     path.write_text(path.read_text().replace('"shard.00000.mds"', '"../shard.00000.mds"'))
 
 
-BROKEN: list[tuple[str, str, Damage, str]] = [
+BROKEN = [
     ("mds", "mds/index.json", above, "is not an index of MDS"),
     ("megatron", "text_document.idx", last_place, r"idx: sequence \d+ is recorded as ids 549,755,813,888"),
     ("megatron", "text_document.idx", other(-8, FAR), "text_document.idx.*documents"),
@@ -505,7 +488,7 @@ BROKEN: list[tuple[str, str, Damage, str]] = [
 """What only a look at what the bytes say can find. Of Arrow, other tests damage each byte."""
 
 
-def require_refused(place: str, options: dict[str, Any], tokenizer: str, folder: Path, said: str) -> None:
+def require_refused(place, options, tokenizer, folder, said):
     with refused(said):
         convert(Conversion([place], tokenizer, str(folder), **options))
     assert {path.name for path in folder.glob("*")} <= {"parts"}
@@ -513,8 +496,8 @@ def require_refused(place: str, options: dict[str, Any], tokenizer: str, folder:
 
 @pytest.mark.parametrize(("name", "file", "damage", "said"), BROKEN)
 def test_a_broken_store_is_one_line_and_leaves_finished_parts_alone(
-    name: str, file: str, damage: Damage, said: str, documents: Documents, tokenizer: str, tmp_path: Path
-) -> None:
+    name, file, damage, said, documents, tokenizer, tmp_path
+):
     place, options = make(name, tmp_path / "in", documents, tokenizer)
     damage(tmp_path / "in" / file)
     require_refused(place, options, tokenizer, tmp_path / "store", said)
@@ -527,9 +510,7 @@ BARE = ("olmo", "nanogpt")
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("mds-bytes", "arrow-zstd")])
 @given(at=st.floats(0, 1, exclude_max=True), file=st.integers(0, 99), flip=st.sampled_from([0, 0, 1, 128]))
 @cases(8)
-def test_any_cut_or_flipped_bit_is_one_line_or_the_same_ids(
-    name: str, at: float, file: int, flip: int, documents: Documents, tokenizer: str, tmp_path: Path
-) -> None:
+def test_any_cut_or_flipped_bit_is_one_line_or_the_same_ids(name, at, file, flip, documents, tokenizer, tmp_path):
     """No format but ours has sums, so a flipped bit of an id is another id: it is one of the vocabulary, and no crash.
     fairseq's dictionary has no end that a cut would take away."""
     if not (tmp_path / "in").exists():
@@ -554,9 +535,7 @@ def test_any_cut_or_flipped_bit_is_one_line_or_the_same_ids(
 
 
 @pytest.mark.parametrize("name", [name for name in MADE if name != "pregenerated"])  # which has strings
-def test_an_id_beyond_the_vocabulary_is_one_line(
-    name: str, documents: Documents, tokenizer: str, tmp_path: Path
-) -> None:
+def test_an_id_beyond_the_vocabulary_is_one_line(name, documents, tokenizer, tmp_path):
     beyond = [one.copy() for one in documents]
     beyond[60][1] = 60_000 if name in ("olmo", "nanogpt", "llm.c", "mds", "mds-zstd") else 400
     place, options = make(name, tmp_path / "in", documents if name == "fairseq" else beyond, tokenizer)
@@ -566,9 +545,7 @@ def test_an_id_beyond_the_vocabulary_is_one_line(
     require_refused(place, options, tokenizer, tmp_path / "store", said)
 
 
-def test_what_cannot_be_mapped_is_counted(
-    documents: Documents, tokenizer: str, words: Vocabulary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_mapped_is_counted(documents, tokenizer, words, tmp_path, capsys):
     lacking = int(documents[0][0])
     write_fairseq(tmp_path / "bin", documents, tokenizer, lacking)
     ready = convert(Conversion([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL))
@@ -579,7 +556,7 @@ def test_what_cannot_be_mapped_is_counted(
     assert "1 are not, such as 'absent'" in capsys.readouterr().err
 
 
-def test_a_dictionary_of_numbers_needs_its_encoder(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+def test_a_dictionary_of_numbers_needs_its_encoder(documents, tokenizer, tmp_path):
     write_fairseq(tmp_path / "bin", documents, tokenizer)
     names = [line.rpartition(" ")[0] for line in (tmp_path / "bin" / "dict.txt").read_text().splitlines()]
     (tmp_path / "encoder.json").write_text(json.dumps({name: 900 + number for number, name in enumerate(names)}))
@@ -591,7 +568,7 @@ def test_a_dictionary_of_numbers_needs_its_encoder(documents: Documents, tokeniz
     assert same(documents_of(ready.split("train")), documents)
 
 
-def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents, tokenizer, tmp_path):
     write_fairseq(tmp_path / "shard0", documents[:50], tokenizer)
     write_fairseq(tmp_path / "shard1", documents[50:], tokenizer)
     for ending in (".bin", ".idx"):
@@ -611,9 +588,7 @@ def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents: Documents, 
         (["a.txt"], "is not a store of a known format"),
     ],
 )
-def test_what_is_refused_says_why(
-    files: list[str], said: str, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_refused_says_why(files, said, tokenizer, tmp_path, capsys):
     (tmp_path / "in").mkdir()
     for name in files:
         (tmp_path / "in" / name).write_bytes(b"x")
@@ -628,9 +603,7 @@ def test_what_is_refused_says_why(
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 1.0])
-def test_each_document_keeps_its_side_out_and_back(
-    fraction: float, documents: Documents, tokenizer: str, tmp_path: Path
-) -> None:
+def test_each_document_keeps_its_side_out_and_back(fraction, documents, tokenizer, tmp_path):
     """What was held out never goes into training, for a store with both sides and with one alone."""
     source, _ = make("parquet", tmp_path / "in", documents, tokenizer)
     store = convert(Conversion([source], tokenizer, str(tmp_path / "store"), ConvertOptions(fraction)))
@@ -660,14 +633,14 @@ def test_each_document_keeps_its_side_out_and_back(
         ("o/epoch_0.json o/epoch_1.json", ""),
     ],
 )
-def test_files_are_held_out_by_their_names_below_the_folder(files: str, held_out: str, tmp_path: Path) -> None:
+def test_files_are_held_out_by_their_names_below_the_folder(files, held_out, tmp_path):
     for name in ("test", "train", "data"):  # the folder's own name does not count
         (tmp_path / name / "o").mkdir(parents=True)
         paths = [str(tmp_path / name / file) for file in files.split()]
         assert "".join(map(str, sorted(held_out_files(paths, [str(tmp_path / name / "o")])))) == held_out
 
 
-def test_datasets_reads_what_is_written(store: TokenStore, tmp_path: Path) -> None:
+def test_datasets_reads_what_is_written(store, tmp_path):
     datasets = pytest.importorskip("datasets")
     write_out(store, str(tmp_path / "out"))
     files = sorted(map(str, (tmp_path / "out").glob("valid-*.parquet")))
@@ -675,12 +648,12 @@ def test_datasets_reads_what_is_written(store: TokenStore, tmp_path: Path) -> No
     assert same([np.array(one) for one in loaded], documents_of(store.split("valid")))
 
 
-def of_datasets(folder: Path, documents: Documents) -> None:
+def of_datasets(folder, documents):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict({"input_ids": [one.tolist() for one in documents]}).save_to_disk(folder, num_shards=3)
 
 
-def of_datatrove(folder: Path, documents: Documents) -> None:
+def of_datatrove(folder, documents):
     module = pytest.importorskip("datatrove.pipeline.tokens.tokenizer")
     folder.mkdir()
     file = module.TokenizedFile(str(folder), "a.ds", save_final_metadata=True)
@@ -690,14 +663,14 @@ def of_datatrove(folder: Path, documents: Documents) -> None:
 
 
 @pytest.mark.parametrize("theirs", [of_datasets, of_datatrove])
-def test_what_the_libraries_write_is_read(theirs: Any, documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+def test_what_the_libraries_write_is_read(theirs, documents, tokenizer, tmp_path):
     theirs(tmp_path / "in", documents)
     ready = convert(Conversion([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL))
     assert same(documents_of(ready.split("train")), documents)
 
 
 @pytest.mark.parametrize("packing", [None, "zstd"])
-def test_text_in_mds_is_read_as_text(packing: str | None, documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+def test_text_in_mds_is_read_as_text(packing, documents, tokenizer, tmp_path):
     folder = tmp_path / "mds"
     write_mds(folder, documents, packing=packing)
     sizes = [number + len(one) % 3 for number, part in enumerate((documents[:40], documents[40:])) for one in part]
@@ -734,38 +707,38 @@ def test_text_in_mds_is_read_as_text(packing: str | None, documents: Documents, 
 
 
 @pytest.fixture
-def folder(documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(documents, tmp_path, monkeypatch):
     monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
     shards(tmp_path / "shards", documents)
     return tmp_path / "shards"
 
 
 @pytest.fixture
-def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def conversions(monkeypatch):
     """The folders that are converted into from here on."""
-    made: list[str] = []
+    made = []
 
-    def counted(conversion: Any, convert: Any = converted_store.convert) -> TokenStore:
+    def counted(conversion, convert=converted_store.convert):
         made.append(conversion.writer.folder)
-        return convert(conversion)  # type: ignore[no-any-return]
+        return convert(conversion)
 
     monkeypatch.setattr(converted_store, "convert", counted)
     return made
 
 
-def opened(folder: Path, tokenizer: str, **keys: Any) -> TokenStore:
+def opened(folder, tokenizer, **keys):
     return open_arrow(str(folder), Arrow(**{"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2} | keys))
 
 
 def test_a_later_start_converts_nothing_and_a_change_converts_anew(
-    folder: Path, documents: Documents, tokenizer: str, conversions: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, documents, tokenizer, conversions, monkeypatch
+):
     first = opened(folder, tokenizer)
     monkeypatch.chdir(folder.parent)
     again = open_arrow("shards", Arrow(tokenizer=tokenizer, token_offset=200, valid_fraction=0.2))
     assert again.fingerprint == first.fingerprint and again.origin("train", 3) == first.origin("train", 3)
     assert conversions == [first.folder] and first.location == str(folder)
-    changes: list[dict[str, Any]] = [{"valid_fraction": 0.3}, {"token_offset": 199}, {"special_tokens": "strip"}]
+    changes = [{"valid_fraction": 0.3}, {"token_offset": 199}, {"special_tokens": "strip"}]
     for options in [*changes, {"column": "tokens"}]:
         opened(folder, tokenizer, **options)
     assert len({*conversions}) == len(conversions) == 5
@@ -777,21 +750,19 @@ def test_a_later_start_converts_nothing_and_a_change_converts_anew(
     assert opened(folder, tokenizer).fingerprint == second.fingerprint and len(conversions) == 7
 
 
-def test_a_folder_of_held_out_text_is_held_out_in_full(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+def test_a_folder_of_held_out_text_is_held_out_in_full(documents, tokenizer, tmp_path):
     """Also where files are named for training and others to be held out."""
     for name, some in {"train": documents[:60], "valid": documents[60:]}.items():
         write_arrow(tmp_path / "both" / name / "a.arrow", some, lists=True, stream=False)
     keys = Arrow(tokenizer=tokenizer, valid_fraction=0.3)
     apart = open_arrow(str(tmp_path / "both"), keys)
-    assert [apart.split(side).documents for side in ("train", "valid")] == [60, len(documents) - 60]  # type: ignore[arg-type]
+    assert [apart.split(side).documents for side in ("train", "valid")] == [60, len(documents) - 60]
     whole = open_arrow(str(tmp_path / "both"), keys, all_held_out=True)
-    assert [whole.split(side).documents for side in ("train", "valid")] == [0, len(documents)]  # type: ignore[arg-type]
+    assert [whole.split(side).documents for side in ("train", "valid")] == [0, len(documents)]
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(
-    folder: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def touched(self: ForeignFiles, number: int, check: Any = ForeignFiles.require_unchanged) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(folder, tokenizer, monkeypatch):
+    def touched(self, number, check=ForeignFiles.require_unchanged):
         os.utime(self.source.files[number])
         check(self, number)
 
@@ -802,9 +773,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     assert not [*(folder.parent / "cache" / "converted").glob("*")]
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(
-    folder: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_one_line(folder, tokenizer, monkeypatch):
     (folder.parent / "cache").write_text("a file")
     with pytest.raises(InputError, match="MASKWRIGHT_CACHE"):
         opened(folder, tokenizer)
@@ -826,7 +795,7 @@ KINDS = {
 }
 
 
-def written(path: Path, kind: Any, stream: bool, beside: bool) -> None:
+def written(path, kind, stream, beside):
     """Batches of many sizes, with another column or alone."""
     generator = np.random.default_rng(0)
     is_plain = arrow.types.is_integer(kind)
@@ -845,9 +814,7 @@ def written(path: Path, kind: Any, stream: bool, beside: bool) -> None:
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block_tokens", [20, 1 << 22])
-def test_documents_are_those_of_pyarrow(
-    kind: str, beside: bool, stream: bool, block_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_are_those_of_pyarrow(kind, beside, stream, block_tokens, tmp_path, monkeypatch):
     monkeypatch.setattr(columns, "BLOCK_TOKENS", block_tokens)
     path = tmp_path / "a.arrow"
     written(path, KINDS[kind], stream, beside)
@@ -855,7 +822,7 @@ def test_documents_are_those_of_pyarrow(
         batches = [*ipc.open_stream(source)] if stream else ipc.open_file(source).read_all().to_batches()
     listed = [batch.column("ids").to_pylist() for batch in batches]
     expected = listed if kind in ("plain", "wide") else [document for batch in listed for document in batch]
-    found: list[list[int]] = []
+    found = []
     for block in grouped(arrow_parts(str(path), None), 0):
         assert block.first == len(found)
         ends = np.cumsum(block.sizes).tolist()
@@ -867,7 +834,7 @@ def test_documents_are_those_of_pyarrow(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "list"])
-def test_no_cut_is_taken_for_a_whole_file(kind: str, stream: bool, tmp_path: Path) -> None:
+def test_no_cut_is_taken_for_a_whole_file(kind, stream, tmp_path):
     path, schema = tmp_path / "a.arrow", arrow.schema([("ids", KINDS[kind])])
     with (ipc.new_stream if stream else ipc.new_file)(str(path), schema) as writer:
         for rows in (3, 0, 6):
@@ -883,7 +850,7 @@ def test_no_cut_is_taken_for_a_whole_file(kind: str, stream: bool, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["books/a.arrow", "books/b.arrow", "news/a.arrow", "news/b.arrow"])
-def test_a_damaged_file_is_refused_or_read_to_its_end(name: str, folder: Path) -> None:
+def test_a_damaged_file_is_refused_or_read_to_its_end(name, folder):
     path = folder / name
     content = path.read_bytes()
     generator = np.random.default_rng(0)

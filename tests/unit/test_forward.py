@@ -4,10 +4,7 @@ has one."""
 import json
 import struct
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self
 
 import pytest
 from made_record import made_record
@@ -16,7 +13,7 @@ from maskwright.cli import main
 from maskwright.core import extras, storage
 from maskwright.core.errors import ConfigError, Locked, MaskwrightError
 from maskwright.monitor.sync.service import About, MetricsLine, Outcome
-from maskwright.monitor.sync.sync import FOLDER, Forwarder, Sent, To, sync
+from maskwright.monitor.sync.sync import FOLDER, Forwarder, sync
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
 from maskwright.tasks.pretrain import run as task
@@ -27,15 +24,15 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 """Of the services' packages, under which no test of ours can put order."""
 
 
-def trained(step: int, loss: float = 1.0, **more: float) -> dict[str, Any]:
+def trained(step, loss=1.0, **more):
     return {"step": step, "loss": loss, "learning_rate": 0.5, "grad_norm": None, **more, "time": 1e9 + step}
 
 
-def judged(step: int, loss: float) -> dict[str, Any]:
+def judged(step, loss):
     return {"step": step, "valid_loss": loss, "valid_accuracy": 0.25, "time": 1e9 + step}
 
 
-def write(run: Path, lines: Sequence[dict[str, Any]], **status: Any) -> None:
+def write(run, lines, **status):
     """The lines take the place of all that were there, as in a run that goes on from a checkpoint."""
     with storage.atomic_writer(str(run / "metrics.jsonl")) as file:
         file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
@@ -43,7 +40,7 @@ def write(run: Path, lines: Sequence[dict[str, Any]], **status: Any) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """A run that ended, whose configuration has a secret in a URL."""
     folder = tmp_path / "letters"
     folder.mkdir()
@@ -53,20 +50,20 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def sent_to(run: Path, to: To) -> Sent:
+def sent_to(run, to):
     sent, taken = sync(str(run), to)
     assert taken
     return sent
 
 
-def bytes_below(folder: Path) -> bytes:
+def bytes_below(folder):
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 # ---- names ---------------------------------------------------------------------------------------------------------
 
 
-def test_names_are_those_of_the_trainers_callbacks() -> None:
+def test_names_are_those_of_the_trainers_callbacks():
     from transformers.integrations.integration_utils import rewrite_logs
 
     theirs = {"loss": 1.5, "grad_norm": 2.0, "learning_rate": 0.1, "epoch": 0.5, "num_input_tokens_seen": 9}
@@ -80,7 +77,7 @@ def test_names_are_those_of_the_trainers_callbacks() -> None:
 # ---- services, offline ---------------------------------------------------------------------------------------------
 
 
-def wandb_records(folder: Path) -> Iterator[Any]:
+def wandb_records(folder):
     """The records of an offline run in W&B's own message. The package has no reader in Python: the file is a header of
     7 bytes, and LevelDB's log (github.com/google/leveldb/blob/main/doc/log_format.md)."""
     from wandb.proto import wandb_internal_pb2
@@ -100,16 +97,16 @@ def wandb_records(folder: Path) -> Iterator[Any]:
                 parts = b""
 
 
-def wandb_history(folder: Path) -> list[dict[str, Any]]:
+def wandb_history(folder):
     rows = [record.history for record in wandb_records(folder) if record.WhichOneof("record_type") == "history"]
     return [{(item.key or item.nested_key[0]): json.loads(item.value_json) for item in row.item} for row in rows]
 
 
-def wandb_losses(folder: Path) -> list[tuple[int, float]]:
+def wandb_losses(folder):
     return [(row["train/global_step"], row["train/loss"]) for row in wandb_history(folder) if "train/loss" in row]
 
 
-def test_wandb(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb(run, monkeypatch):
     pytest.importorskip("wandb", reason="the extra wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("WANDB_DIR", raising=False)
@@ -139,7 +136,7 @@ def test_wandb(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert wandb_losses(folder) == [(10, 5.0), (20, 4.0), (30, 3.0)]
 
 
-def test_mlflow(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow(run, tmp_path, monkeypatch):
     """In a folder: its database takes 12 seconds to be made on a machine whose disk is slow."""
     pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     from mlflow import MlflowClient
@@ -156,7 +153,7 @@ def test_mlflow(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (only,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
     assert only.info.run_id == sent.run_id, "which began before the failure"
 
-    def history(name: str) -> list[tuple[int, float]]:
+    def history(name):
         return [(one.step, one.value) for one in client.get_metric_history(sent.run_id, name)]
 
     found = client.get_run(sent.run_id)
@@ -197,36 +194,36 @@ class Made:
     about: About | None = None
     run_id: str = "one"
 
-    def begin(self, about: About, run_id: str | None) -> Self:
+    def begin(self, about, run_id):
         self.about = about
         self.begun.append(run_id)
         self._fail()
         return self
 
-    def send(self, lines: Sequence[MetricsLine]) -> None:
+    def send(self, lines):
         self._fail()
         self.got += lines
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome):
         self.ended.append(outcome)
 
-    def _fail(self) -> None:
+    def _fail(self):
         if self.failing:
             self.failing -= 1
             raise ConnectionError(f"https://me:{CANARY}@host: refused\nand much more")
 
     @property
-    def steps(self) -> list[int]:
+    def steps(self):
         return [line.step for line in self.got]
 
 
-def sent_all(run: Path, service: Made, to: To = "wandb") -> Sent:
+def sent_all(run, service, to="wandb"):
     forwarder = Forwarder(str(run), to, begin=service.begin)
     forwarder.send_all()
     return forwarder.sent
 
 
-def test_steps_that_a_restart_computes_again_are_not_sent_again(run: Path) -> None:
+def test_steps_that_a_restart_computes_again_are_not_sent_again(run):
     service = Made()
     sent_all(run, service)
     assert service.steps == [0, 10, 20, 20]
@@ -239,13 +236,13 @@ def test_steps_that_a_restart_computes_again_are_not_sent_again(run: Path) -> No
     assert {*service.begun[1:]} == {"one"} and {*service.ended} == {"done"}
 
 
-def test_what_a_service_refuses_waits_until_it_takes_it(run: Path) -> None:
+def test_what_a_service_refuses_waits_until_it_takes_it(run):
     """A service that is down for its first three calls, while the run goes on: one warning, and every line once."""
     service, told, now = Made(failing=3), list[str](), [0.0]
     lines = [trained(step) for step in range(1, 40)]
     write(run, lines[:5], phase="training", exit=None)
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         """Meanwhile the run goes on, and ends after 80 seconds."""
         now[0] += seconds
         done = min(len(lines), 5 + int(now[0]))
@@ -256,7 +253,7 @@ def test_what_a_service_refuses_waits_until_it_takes_it(run: Path) -> None:
         RunDirectory(str(run)).write_status(Status(phase="done" if over else "training", exit=0 if over else None))
 
     written = [5]
-    given: dict[str, Any] = {"tell": told.append, "clock": lambda: now[0], "sleep": sleep}
+    given = {"tell": told.append, "clock": lambda: now[0], "sleep": sleep}
     forwarder = Forwarder(str(run), "wandb", begin=service.begin, **given)
     assert forwarder.follow()
     assert service.steps == list(range(1, 40)) and forwarder.sent.lines == 39 and service.ended == ["done"]
@@ -266,7 +263,7 @@ def test_what_a_service_refuses_waits_until_it_takes_it(run: Path) -> None:
     assert CANARY not in str(service.about)
 
 
-def test_one_process_sends_to_a_service_at_a_time(run: Path) -> None:
+def test_one_process_sends_to_a_service_at_a_time(run):
     (run / FOLDER).mkdir()
     lock = str(run / FOLDER / "wandb.lock")
     with storage.locked(lock, remove=False), pytest.raises(Locked, match="is in use by process"):
@@ -274,7 +271,7 @@ def test_one_process_sends_to_a_service_at_a_time(run: Path) -> None:
     sent_all(run, Made(), "mlflow")
 
 
-def test_a_service_that_fails_at_the_end_is_told_again_later(run: Path) -> None:
+def test_a_service_that_fails_at_the_end_is_told_again_later(run):
     service = Made(failing=1)
     with pytest.raises(MaskwrightError, match="sends the rest"):
         sent_all(run, service)
@@ -284,9 +281,7 @@ def test_a_service_that_fails_at_the_end_is_told_again_later(run: Path) -> None:
 # ---- beside a run ----------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_package_ends_a_run_before_it_begins(
-    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_package_ends_a_run_before_it_begins(config, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(extras, "installed", lambda package: package not in ("wandb", "mlflow"))
     with pytest.raises(ConfigError, match=r"logging.report_to: the package wandb is not installed.*\[wandb\]") as found:
         task.pretrain(config(**{"logging.report_to": ["tensorboard", "wandb"]}), str(tmp_path / "run"))
@@ -295,9 +290,7 @@ def test_a_missing_package_ends_a_run_before_it_begins(
     assert "scripts/install --mlflow" in capfd.readouterr().err
 
 
-def test_a_run_reports_while_it_trains_and_is_the_same_run(
-    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_reports_while_it_trains_and_is_the_same_run(config, tmp_path, monkeypatch, capsys):
     """W&B takes the lines, offline; MLflow's server does not answer. The weights are those of a run without either."""
     for package in ("wandb", "mlflow"):
         pytest.importorskip(package, reason=f"the extra {package} is not installed")

@@ -3,14 +3,13 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from maskwright.machine import hardware
 
 
-def topology(folder: Path, siblings: dict[int, str]) -> str:
+def topology(folder, siblings):
     for cpu, together in siblings.items():
         place = folder / f"cpu{cpu}" / "topology"
         place.mkdir(parents=True)
@@ -18,7 +17,7 @@ def topology(folder: Path, siblings: dict[int, str]) -> str:
     return str(folder)
 
 
-def test_one_thread_a_physical_core(tmp_path: Path) -> None:
+def test_one_thread_a_physical_core(tmp_path):
     """Four cores with two threads each, numbered as Intel does; some of them not ours."""
     root = topology(tmp_path, {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)})
     assert hardware.physical_cores(list(range(8)), root) == [0, 1, 2, 3]
@@ -27,7 +26,7 @@ def test_one_thread_a_physical_core(tmp_path: Path) -> None:
     assert hardware.physical_cores([0, 3], str(tmp_path / "absent")) == [0, 3], "without a description each counts"
 
 
-def test_processes_of_a_machine_share_its_cores_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_machine_share_its_cores_out(tmp_path, monkeypatch):
     root, kept = topology(tmp_path, {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)}), list[list[int]]()
     monkeypatch.setattr(hardware, "usable_cpus", lambda: [*range(8)])
     monkeypatch.setattr(hardware, "_cgroup_cores", lambda: None)
@@ -40,7 +39,7 @@ def test_processes_of_a_machine_share_its_cores_out(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator is Linux's")
-def test_freed_memory_is_kept() -> None:
+def test_freed_memory_is_kept():
     """A second tensor of the same size touches no fresh page; by default each one does."""
     code = (
         "import numpy, resource; from maskwright.machine import hardware\n"

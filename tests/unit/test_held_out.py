@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,33 +28,28 @@ from maskwright.training import checkpoint
 Config = Callable[..., RunConfig]
 
 
-def text(path: Path, count: int, seed: int) -> str:
+def text(path, count, seed):
     stories = "\n\n".join("\n".join(lines) for lines in documents(count, seed))
     path.write_text(f"{stories}\n", encoding="utf-8")
     return str(path)
 
 
 @pytest.fixture(scope="module")
-def other_set(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def other_set(tokenizer, tmp_path_factory):
     """All of its text is held out."""
     folder = tmp_path_factory.mktemp("held-out")
     source = Sources([text(folder / "other.txt", 30, seed=9)], layout="sentences")
     return prepared(source, tokenizer, folder / "other", PrepareOptions(valid_fraction=1.0)).location
 
 
-def measured(run: Path) -> list[dict[str, Any]]:
+def measured(run):
     lines = RunDirectory(str(run)).read_metrics()
     return [{key: value for key, value in line.items() if key != "time"} for line in lines if "valid_loss" in line]
 
 
 def test_other_sets_are_reported_by_name_and_change_nothing_else(
-    config: Config,
-    store: TokenStore,
-    other_set: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    config, store, other_set, tmp_path, capsys, monkeypatch
+):
     # `evaluate` takes bf16 where that is faster, and the runs here are of fp32.
     monkeypatch.setattr(hardware, "cpu_multiplies_bf16_faster", lambda: False)
     keys = {"schedule.steps": 4, "logging.report_to": ["tensorboard"]}
@@ -94,7 +87,7 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
     assert change.decides and [key.partition(": ")[0] for key in change.keys] == ["data.validation", "held-out text"]
 
 
-def test_what_is_no_held_out_set_is_refused(config: Config, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_what_is_no_held_out_set_is_refused(config, corpus, tokenizer, tmp_path):
     source = Sources([str(corpus)], layout="sentences")
     nothing = prepared(source, tokenizer, tmp_path / "nothing", PrepareOptions(valid_fraction=0.0)).location
     with pytest.raises(StoreError, match="holds no documents out"):
@@ -108,7 +101,7 @@ def test_what_is_no_held_out_set_is_refused(config: Config, corpus: Path, tokeni
             build_config({"data": {"store": "s", "validation": wrong}, "schedule": {"steps": 9}}, "x")
 
 
-def test_the_command_holds_files_out(tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_holds_files_out(tokenizer, tmp_path, capsys):
     train, valid = text(tmp_path / "train.txt", 20, 1), text(tmp_path / "valid.txt", 5, 2)
     words, no = ["data", "prepare", train, "--tokenizer", tokenizer, "--to"], str(tmp_path / "no")
     assert run([*words, str(tmp_path / "store"), "--valid-files", valid]) == 0

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +15,8 @@ from maskwright.config.finetuning import build_finetune_config, read_finetune_co
 from maskwright.config.pretraining import build_config
 from maskwright.core.errors import InputError
 from maskwright.data.convert import Conversion, ConvertOptions, convert
-from maskwright.tasks.importing import Script, imported
-from maskwright.tasks.importing.taken import Taken, table
+from maskwright.tasks.importing import imported
+from maskwright.tasks.importing.taken import table
 from maskwright.text.vocabulary import read_vocabulary, token_ids
 
 RUNME = r"""#!/bin/bash
@@ -37,16 +36,16 @@ python -m torch_xla.distributed.xla_dist --tpu=$pod --env XLA_USE_BF16=1 -- pyth
 """
 
 
-def taken(script: Script, command: str, devices: int | None = None, **variables: Any) -> tuple[Taken, dict[str, Any]]:
+def taken(script, command, devices=None, **variables):
     found, text = imported(script, command, devices, **variables)
     return found, yaml.safe_load(text)
 
 
-def fates(found: Taken) -> dict[str, str]:
+def fates(found):
     return {row.flag: row.fate for row in found.rows}
 
 
-def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> None:
+def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path):
     (tmp_path / "runme.sh").write_text(RUNME)
     (tmp_path / "values.env").write_text('MOUNT_POINT="/mnt" # ours\nENV_BUILD_NAME=1\n')
     told = "uses $MOUNT_POINT and $ENV_BUILD_NAME and $DATABIN, whose values need a shell. Fix: give --var MOUNT"
@@ -81,7 +80,7 @@ def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> Non
     assert fates(found)["--devices"] == "left out"
 
 
-def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path: Path, tokenizer: str) -> None:
+def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path, tokenizer):
     """Their folders lie in each shard, beside the dictionary of all."""
     pieces = sorted(set(token_ids(str(tokenizer)).values()) - read_vocabulary(str(tokenizer)).special)
     for shard in ("shard0", "shard1"):
@@ -112,12 +111,12 @@ def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path: Pat
         ("--arch transformer", "use the"),
     ],
 )
-def test_what_fairseq_trains_besides_masked_tokens_is_refused(flags: str, fix: str) -> None:
+def test_what_fairseq_trains_besides_masked_tokens_is_refused(flags, fix):
     with pytest.raises(InputError, match=rf"^--(task|criterion|arch): .* masked tokens alone. Fix: {fix}"):
         taken("fairseq", f"fairseq-train d --max-update 9 {flags}")
 
 
-def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
+def test_run_glue_becomes_a_fine_tuning(tmp_path):
     train = tmp_path / "train.csv"
     train.write_text("id,sentence1,sentence2,label\n1,a,b,0\n2,c,d,1\n")
     found, values = taken(
@@ -136,7 +135,7 @@ def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
     assert config.task.kind == "regression" and config.data.train == "glue/STS-B/train.tsv"
 
 
-def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
+def test_the_trainer_of_pregenerated_epochs(tmp_path):
     found, values = taken(
         "tpu_pretrain",
         "python -m pretrain --pregenerated_data d --bert_model roberta-base --train_batch_size 24 --output_dir o_bert "
@@ -172,7 +171,7 @@ def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
     assert fates(found)["--short_seq_prob"] == "left out" and not found.on_tpu("x.yaml")
 
 
-def test_a_token_in_the_command_goes_nowhere() -> None:
+def test_a_token_in_the_command_goes_nowhere():
     command = "HF_TOKEN=hf_one run_mlm.py --train_file a.txt --hub_token hf_two --token=hf_three --mystery 3"
     found, text = imported("run_mlm", command)
     assert "hf_" not in text + table(found.rows) and "--hub_token" in text
@@ -182,7 +181,7 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
 NO_DECAY = "--lr_scheduler_type warmup_stable_decay --optim galore_adamw --max_steps 9"
 WIKITEXT = "--dataset_name wikitext --dataset_config_name wikitext-2-raw-v1"
 OF_TWO_LABELS = "run_glue.py --task_name cola --model_name_or_path m --load_best_model_at_end"
-TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
+TAKES = [
     # How a shell reads it.
     ("run_mlm", "N=4; run_mlm.py --per_device_train_batch_size `expr 128 / $N`", {"batch.micro_batch_rows": 32}, ()),
     ("run_mlm", "E=; run_mlm.py $E --output_dir a$E-b --seed 7", {"seed": 7}, ()),
@@ -349,9 +348,7 @@ flags or of the commands to type."""
 
 
 @pytest.mark.parametrize(("script", "command", "values", "said"), TAKES)
-def test_what_is_taken_over_and_what_is_said(
-    script: Script, command: str, values: dict[str, Any], said: tuple[str, ...]
-) -> None:
+def test_what_is_taken_over_and_what_is_said(script, command, values, said):
     found, text = imported(script, command)
     build = build_finetune_config if script == "run_glue" else build_config
     build(yaml.safe_load(text), "the YAML is one that a run takes")
@@ -362,7 +359,7 @@ def test_what_is_taken_over_and_what_is_said(
     assert ("--repo-type dataset" in told) is ("--repo-type dataset" in said)
 
 
-def test_a_script_of_several_starts_and_a_file_of_arguments(tmp_path: Path) -> None:
+def test_a_script_of_several_starts_and_a_file_of_arguments(tmp_path):
     (tmp_path / "two.sh").write_text("python run_mlm.py --max_seq_length 128\npython run_mlm.py --max_seq_length 512\n")
     found, values = taken("run_mlm", str(tmp_path / "two.sh"))
     assert values["data"]["seq_len"] == 128 and "starts it 1 more time" in table(found.rows)
@@ -389,7 +386,7 @@ def test_a_script_of_several_starts_and_a_file_of_arguments(tmp_path: Path) -> N
         ("tpu_pretrain", "pretrain.py --pregenerated_data {0} --bert_model {0} --epochs 3"),
     ],
 )
-def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Script, command: str) -> None:
+def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script, command):
     """They are pasted into a shell: whatever a script says is one word of them, or part of one."""
     smuggled = "x; touch PWNED #`touch PWNED`$(touch PWNED)"
     flags = " --push_to_hub --hub_model_id me/x" if script.startswith("run_") else ""
@@ -439,12 +436,12 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or finetune_on_pregenerated.py or pregenerate_train"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(script: Script, command: str, message: str) -> None:
+def test_what_cannot_be_read_is_one_line(script, command, message):
     with pytest.raises(InputError, match=message):
         imported(script, command)
 
 
-def test_every_flag_of_the_page_is_known() -> None:
+def test_every_flag_of_the_page_is_known():
     page = (Path(__file__).parents[2] / "docs" / "from-run-mlm.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `--")]
     flags = [flag for row in rows for flag in re.findall(r"--\w+", row)]
@@ -452,7 +449,7 @@ def test_every_flag_of_the_page_is_known() -> None:
     odd |= dict.fromkeys(("--mlm_probability", "--adam_beta1", "--adam_beta2", "--label_smoothing_factor"), "0.1")
     odd |= {"--max_seq_length": "64", "--warmup_ratio": "0.1"}
     assert len(flags) > 70
-    starts: list[tuple[Script, str]] = [("run_mlm", "run_mlm.py"), ("run_glue", "run_glue.py")]
+    starts = [("run_mlm", "run_mlm.py"), ("run_glue", "run_glue.py")]
     for flag in flags:
         data = "--dataset_name a/b" if flag.startswith("--dataset") else "--train_file text.csv"
         typed = f"{data} --do_train {flag} {odd.get(flag, '1')}"

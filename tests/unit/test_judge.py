@@ -8,8 +8,6 @@ import threading
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -30,7 +28,7 @@ from maskwright.training.beats import Beats
 NOW = 1_000_000.0
 
 
-def beat(rank: int, *, age: float = 2.0, still: float = 0.1, since_step: float = 0.1, **keys: Any) -> Beat:
+def beat(rank, *, age=2.0, still=0.1, since_step=0.1, **keys):
     """Written `age` seconds ago, when its main thread had stood still for `still`."""
     written = NOW - age
     usual = {
@@ -55,13 +53,13 @@ def beat(rank: int, *, age: float = 2.0, still: float = 0.1, since_step: float =
     return Beat(rank=rank, **{**usual, **keys})
 
 
-def team(*different: Beat) -> list[Beat]:
+def team(*different):
     """Four ranks, those of `different` and others that compute."""
     given = {one.rank: one for one in different}
     return [given.get(rank) or beat(rank) for rank in range(4)]
 
 
-def waiting(rank: int, seconds: float, **keys: Any) -> Beat:
+def waiting(rank, seconds, **keys):
     return beat(rank, doing="waiting", still=seconds, since_step=seconds, **keys)
 
 
@@ -73,11 +71,11 @@ WELL = [replace(one, exit=0, reason="") for one in ENDED]
 ALL_HUNG, ALL_SILENT = (dict.fromkeys(range(4), verdict) for verdict in ("hung", "silent"))
 
 
-def each(**keys: Any) -> list[Beat]:
+def each(**keys):
     return [beat(rank, **keys) for rank in range(4)]
 
 
-CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
+CASES = {
     "all well": (team(), {}, {}),
     "some wait a little": (team(waiting(0, 3), waiting(2, 3)), {}, {}),
     "gone, at once": (team(beat(1, age=0.1)), {1: "gone"}, {1: "lost"}),
@@ -131,7 +129,7 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_is_to_blame(case: str) -> None:
+def test_who_is_to_blame(case):
     beats, states, expected = CASES[case]
     found = judge(beats, NOW, states)
     assert [one.beat.rank for one in found] == [one.rank for one in beats]
@@ -144,13 +142,13 @@ def test_who_is_to_blame(case: str) -> None:
     assert hung(beats, NOW, states) == first_hung
 
 
-def test_files_of_an_attempt_that_a_supervisor_has_ended_are_no_hang() -> None:
+def test_files_of_an_attempt_that_a_supervisor_has_ended_are_no_hang():
     beats = team(*STUCK, beat(1, still=300))
     assert hung(beats, NOW, dict.fromkeys(range(4), "alive")) == 1
     assert hung(beats, NOW, dict.fromkeys(range(4), "gone")) is None
 
 
-def test_ranks_that_said_nothing_are_named() -> None:
+def test_ranks_that_said_nothing_are_named():
     assert missing([beat(0), beat(2)]) == [1, 3] and missing([]) == [] and missing(team()) == []
 
 
@@ -178,9 +176,7 @@ GOING = Status("training", 70, 100, heartbeat=NOW - 2.0, pid=100)
         (replace(GOING, phase="stopped", heartbeat=NOW - 950), team(), {}, None, "starting", "process 100 on h"),
     ],
 )
-def test_how_the_whole_run_is(
-    status: Status | None, beats: list[Beat], states: dict[int, Any], held_by: int | None, state: str, said: str
-) -> None:
+def test_how_the_whole_run_is(status, beats, states, held_by, state, said):
     found = whole(status, judge(beats, NOW, states), held_by, NOW, False)
     assert found[0] == state and said in found[1]
     assert whole(None, [], None, NOW, True)[0] == "only checkpoints"
@@ -197,8 +193,8 @@ def test_how_the_whole_run_is(
     ids=["a process here", "a beat elsewhere", "no beat elsewhere", "no process here"],
 )
 def test_a_silent_run_is_asked_to_stop_while_its_lease_says_that_it_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid_space: str, pid: int, age: float, said: str
-) -> None:
+    tmp_path, monkeypatch, pid_space, pid, age, said
+):
     """Who would try its lock instead might be in the way of a start."""
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=AssertionError("the lock is none of stop's business")))
     directory, lease = RunDirectory(str(tmp_path)), tmp_path / "lease.json"
@@ -211,7 +207,7 @@ def test_a_silent_run_is_asked_to_stop_while_its_lease_says_that_it_lives(
     assert directory.take_request() == ("stop" if "did not answer" in said else None), "it stays for a slow run"
 
 
-def test_a_start_that_goes_on_with_a_stopped_run_can_be_stopped(tmp_path: Path) -> None:
+def test_a_start_that_goes_on_with_a_stopped_run_can_be_stopped(tmp_path):
     directory = RunDirectory(str(tmp_path))
     (tmp_path / "config.resolved.json").write_text("{}")
     directory.write_status(Status("stopped", step=5))
@@ -233,12 +229,12 @@ def test_a_start_that_goes_on_with_a_stopped_run_can_be_stopped(tmp_path: Path) 
 class Engine:
     """One that knows when it waits for the others, or one that does not (`None`)."""
 
-    def __init__(self, waiting: Any = nullcontext) -> None:
+    def __init__(self, waiting=nullcontext):
         self.waiting = waiting
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     """The seconds that have passed. No thread writes: `written` does it, when a test wants to look."""
     now = [0.0]
     monkeypatch.setattr(writer.threading, "Thread", Mock(return_value=Mock(is_alive=lambda: False)))
@@ -247,20 +243,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def begun(run: Path, rank: int, size: int, start: str = "one", engine: Engine | None = None, attempt: int = 0) -> Beats:
-    return Beats(RunDirectory(str(run)), rank, size, start).begin(engine or Engine(), attempt)  # type: ignore[arg-type]
+def begun(run, rank, size, start="one", engine=None, attempt=0):
+    return Beats(RunDirectory(str(run)), rank, size, start).begin(engine or Engine(), attempt)
 
 
-def written(*all_beats: Beats) -> None:
+def written(*all_beats):
     for beats in all_beats:
         beats._write()
 
 
-def found(run: Path) -> list[Beat]:
+def found(run):
     return list(read_beats(Folder(str(run))))
 
 
-def test_what_a_process_does_is_in_its_file(tmp_path: Path, clock: list[float]) -> None:
+def test_what_a_process_does_is_in_its_file(tmp_path, clock):
     engine = Engine()
     with begun(tmp_path, 0, 2, engine=engine, attempt=3) as beats:
         written(beats)
@@ -290,7 +286,7 @@ def test_what_a_process_does_is_in_its_file(tmp_path: Path, clock: list[float]) 
     assert os.listdir(tmp_path / "processes") == ["rank-00000.json"]
 
 
-def test_how_it_ended_is_its_last_word(tmp_path: Path) -> None:
+def test_how_it_ended_is_its_last_word(tmp_path):
     """With the thread as it is."""
     for error, told in ((StoppedEarly("SIGTERM: stopped at step 4"), (75, "SIGTERM: stopped at step 4")),
                         (OSError("no"), (1, "no"))):  # fmt: skip
@@ -299,7 +295,7 @@ def test_how_it_ended_is_its_last_word(tmp_path: Path) -> None:
         assert (found(tmp_path)[0].exit, found(tmp_path)[0].message) == told
 
 
-def test_an_engine_that_cannot_tell_says_step(tmp_path: Path, clock: list[float]) -> None:
+def test_an_engine_that_cannot_tell_says_step(tmp_path, clock):
     beats = begun(tmp_path, 0, 2, engine=Engine(None))
     for step in range(30):
         beats.begin_step(step)
@@ -310,7 +306,7 @@ def test_an_engine_that_cannot_tell_says_step(tmp_path: Path, clock: list[float]
     assert (one.doing, one.step, one.seconds_per_step, one.busy_seconds_per_step) == ("step", 30, 1.0, None)
 
 
-def test_a_host_without_the_folder_writes_nothing_and_makes_nothing(tmp_path: Path, clock: list[float]) -> None:
+def test_a_host_without_the_folder_writes_nothing_and_makes_nothing(tmp_path, clock):
     there, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     written(begun(elsewhere, 1, 2))
     assert os.listdir(tmp_path) == []
@@ -321,7 +317,7 @@ def test_a_host_without_the_folder_writes_nothing_and_makes_nothing(tmp_path: Pa
     assert found(there)[1].attempt == 2  # as process 0 says
 
 
-def test_files_of_earlier_starts_do_not_count(tmp_path: Path, clock: list[float]) -> None:
+def test_files_of_earlier_starts_do_not_count(tmp_path, clock):
     larger = [begun(tmp_path, rank, 4) for rank in range(4)]
     written(*larger)
     assert len(found(tmp_path)) == 4
@@ -337,9 +333,7 @@ def test_files_of_earlier_starts_do_not_count(tmp_path: Path, clock: list[float]
     assert [beat.rank for beat in found(tmp_path)] == [0]
 
 
-def test_a_write_that_fails_is_said_once_and_costs_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: list[float]
-) -> None:
+def test_a_write_that_fails_is_said_once_and_costs_nothing_else(tmp_path, capsys, monkeypatch, clock):
     (tmp_path / "processes").write_text("a file")
     written(begun(tmp_path, 0, 1))
     assert capsys.readouterr().err.count("warning") == 1
@@ -354,12 +348,12 @@ def test_a_write_that_fails_is_said_once_and_costs_nothing_else(
     assert os.listdir(tmp_path / "processes") == ["rank-00000.json"]
 
 
-def test_many_ranks_beat_seldom(tmp_path: Path) -> None:
+def test_many_ranks_beat_seldom(tmp_path):
     run = RunDirectory(str(tmp_path))
     assert [Beats(run, 0, size).every_seconds for size in (1, 64, 1024)] == [5.0, 5.0, 64.0]
 
 
-def test_a_broken_file_is_passed_over(tmp_path: Path, clock: list[float]) -> None:
+def test_a_broken_file_is_passed_over(tmp_path, clock):
     written(begun(tmp_path, 0, 2))
     folder = tmp_path / "processes"
     good = json.loads((folder / "rank-00000.json").read_bytes())

@@ -5,9 +5,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from tokenizers import models, pre_tokenizers
 from maskwright.config.finetuning import Task
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.labels.answers import _best_span, best_answers
-from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode, without_long_questions
+from maskwright.labels.encode import SpanTargets, WordTargets, encode, without_long_questions
 from maskwright.labels.example import Answer, Example
 
 SINGLE, TOKENS = Task(), Task(kind="token_classification")
@@ -32,22 +30,22 @@ TEXTS = [
 
 
 @pytest.fixture(params=["roberta", "modernbert", "bert-uncased", "xlm-roberta"])
-def folder(request: pytest.FixtureRequest, tokenizer_of: Callable[[str], str]) -> str:
+def folder(request, tokenizer_of):
     """A tokenizer of each kind that has a way of its own to mark words."""
     return tokenizer_of(request.param)
 
 
-def classified(texts: list[str], pairs: list[str] | None = None) -> list[Example]:
-    seconds: list[Any] = pairs or [None] * len(texts)
+def classified(texts, pairs=None):
+    seconds = pairs or [None] * len(texts)
     both = zip(texts, seconds, strict=True)
     return [Example("a", number, *sides, labels=("x",)) for number, sides in enumerate(both)]
 
 
-def rows(encoded: EncodedRows) -> list[list[int]]:
+def rows(encoded):
     return [encoded.row(number).tolist() for number in range(len(encoded))]
 
 
-def cut_at(side: str, folder: str, to: Path) -> str:
+def cut_at(side, folder, to):
     """A copy of the tokenizer with that `truncation_side`."""
     shutil.copytree(folder, to / "cut")
     path = to / "cut" / "tokenizer_config.json"
@@ -56,7 +54,7 @@ def cut_at(side: str, folder: str, to: Path) -> str:
 
 
 @pytest.mark.parametrize(("max_seq_len", "side"), [(8, "right"), (8, "left"), (31, "left"), (512, "right")])
-def test_ids_are_those_of_transformers(folder: str, max_seq_len: int, side: str, tmp_path: Path) -> None:
+def test_ids_are_those_of_transformers(folder, max_seq_len, side, tmp_path):
     folder = cut_at(side, folder, tmp_path)
     auto = transformers.AutoTokenizer.from_pretrained(folder)
     encoded = encode(classified(TEXTS), folder, SINGLE, ["x"], max_seq_len)
@@ -72,7 +70,7 @@ def test_ids_are_those_of_transformers(folder: str, max_seq_len: int, side: str,
     assert encoded.cut == sum(len(ids) > max_seq_len for ids in auto(TEXTS, seconds)["input_ids"])
 
 
-def test_a_pair_without_a_template_gets_one(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_pair_without_a_template_gets_one(tokenizer_of, tmp_path):
     """The library would put the second text right after the first, without a frame."""
     content = json.loads((Path(tokenizer_of("bert-uncased")) / "tokenizer.json").read_text())
     two = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
@@ -84,7 +82,7 @@ def test_a_pair_without_a_template_gets_one(tokenizer_of: Callable[[str], str], 
         assert rows(ours) == rows(whole)
 
 
-def test_tokenizers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_tokenizers_that_cannot_be_used_are_named(tmp_path):
     with pytest.raises(TokenizerError, match="has no tokenizer.json"):
         encode(classified(["a"]), str(tmp_path), SINGLE, ["x"], 8)
     tokenizers.Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
@@ -95,14 +93,14 @@ def test_tokenizers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         encode(classified(["a"]), str(tmp_path), SINGLE, ["x"], 8)
 
 
-def test_targets_of_texts(tokenizer: str) -> None:
+def test_targets_of_texts(tokenizer):
     examples = [
         Example("a", 1, "one", labels=("x",), value=0.5),
         Example("a", 2, "two", labels=("y", "x"), value=-2.0),
         Example("a", 3, "three", labels=(), value=3.0),
     ]
     labels = ["y", "x"]
-    assert encode(examples[:2], tokenizer, SINGLE, labels, 16).targets.tolist() == [1, 0]  # type: ignore[union-attr]
+    assert encode(examples[:2], tokenizer, SINGLE, labels, 16).targets.tolist() == [1, 0]
     hot = encode(examples, tokenizer, Task(kind="multi_label_classification"), labels, 16).targets
     assert isinstance(hot, np.ndarray) and hot.dtype == np.uint8 and hot.tolist() == [[0, 1], [1, 1], [0, 0]]
     values = encode(examples, tokenizer, Task(kind="regression"), [], 16).targets
@@ -111,7 +109,7 @@ def test_targets_of_texts(tokenizer: str) -> None:
     assert unknown.targets is None and len(unknown) == 3 and unknown.example.tolist() == [0, 1, 2]
 
 
-def test_no_examples_are_no_rows(folder: str) -> None:
+def test_no_examples_are_no_rows(folder):
     for kind in ("single_label_classification", "token_classification", "question_answering"):
         encoded = encode([], folder, Task(kind=kind, doc_stride=2), ["x"], 16)
         assert len(encoded) == 0 and encoded.ids.size == 0 and encoded.ids.dtype == np.int32
@@ -121,9 +119,7 @@ def test_no_examples_are_no_rows(folder: str) -> None:
 
 
 @pytest.mark.parametrize(("max_seq_len", "side"), [(9, "right"), (9, "left"), (64, "right")])
-def test_words_and_their_first_pieces_are_those_of_transformers(
-    folder: str, max_seq_len: int, side: str, tmp_path: Path
-) -> None:
+def test_words_and_their_first_pieces_are_those_of_transformers(folder, max_seq_len, side, tmp_path):
     """As run_ner.py aligns them: the first piece of a word has its tag, other pieces have none."""
     is_modernbert, folder = "modernbert" in folder, cut_at(side, folder, tmp_path)
     sentences = [["R.H.", "Saunders", "(", "<mask>", "東京", ")"], ["The", "garden"], ["a\u00a0b", "x" * 30, "fox"]]
@@ -154,7 +150,7 @@ def test_words_and_their_first_pieces_are_those_of_transformers(
     assert isinstance(unknown, WordTargets) and unknown.tag.tolist() == [-1, -1] and unknown.word.tolist() == [0, 1]
 
 
-def test_a_word_that_the_tokenizer_keeps_nothing_of_is_not_cut(folder: str, tmp_path: Path) -> None:
+def test_a_word_that_the_tokenizer_keeps_nothing_of_is_not_cut(folder, tmp_path):
     content = json.loads(Path(folder, "tokenizer.json").read_text())
     content["normalizer"] = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}  # as BERT's does
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
@@ -168,7 +164,7 @@ def test_a_word_that_the_tokenizer_keeps_nothing_of_is_not_cut(folder: str, tmp_
 # ---- questions ---------------------------------------------------------------------------------------------------
 
 
-def asked() -> list[Example]:
+def asked():
     """Contexts of one window and of many, answers at every place, none, and in characters of several bytes."""
     draw = random.Random(1)
     words = ["The", "fox", "saw", "the", "東京", "garden", "and", "é🙂", "a", "brown,", "old", "bridge.", ""]
@@ -184,7 +180,7 @@ def asked() -> list[Example]:
 
 
 @pytest.mark.parametrize(("max_seq_len", "doc_stride"), [(40, 7), (48, 0), (384, 128)])
-def test_windows_and_answers_are_those_of_run_qa(folder: str, max_seq_len: int, doc_stride: int) -> None:
+def test_windows_and_answers_are_those_of_run_qa(folder, max_seq_len, doc_stride):
     examples = asked()
     encoded = encode(examples, folder, Task(kind="question_answering", doc_stride=doc_stride), [], max_seq_len)
     targets = encoded.targets
@@ -217,7 +213,7 @@ def test_windows_and_answers_are_those_of_run_qa(folder: str, max_seq_len: int, 
     assert answered >= 30
 
 
-def slow_span(spans: list[tuple[int, int]], parts: list[int | None], one: Example) -> tuple[int, int]:
+def slow_span(spans, parts, one):
     """Walks inwards from both ends of the context, piece by piece."""
     if not one.answers:
         return 0, 0
@@ -234,7 +230,7 @@ def slow_span(spans: list[tuple[int, int]], parts: list[int | None], one: Exampl
     return min(start, end), max(start, end)
 
 
-def test_whole_words_come_back_as_they_were(folder: str) -> None:
+def test_whole_words_come_back_as_they_were(folder):
     context = "In 1888 the Éva bridge, near 東京, was closed."
     answers = ["1888", "the Éva bridge", "東京", "In", "closed."]
     examples = [Example("a", 1, "Which?", context, answers=(Answer(text, context.index(text)),)) for text in answers]
@@ -246,7 +242,7 @@ def test_whole_words_come_back_as_they_were(folder: str) -> None:
     assert targets.answer(encoded, 0, 0, 0, context) == targets.answer(encoded, 0, 1, 2, context) == ""
 
 
-def test_a_question_without_room_for_its_context_is_named(folder: str) -> None:
+def test_a_question_without_room_for_its_context_is_named(folder):
     examples = [Example("dev.json", 1, "Who?", "fox"), Example("dev.json", 2, "Who " * 20, "fox")]
     wide, narrow = Task(kind="question_answering", doc_stride=128), Task(kind="question_answering", doc_stride=8)
     with pytest.raises(InputError, match=r"^dev.json:2: the question's \d+ tokens leave 0 of a row's 24 for") as caught:
@@ -263,7 +259,7 @@ def test_a_question_without_room_for_its_context_is_named(folder: str) -> None:
     assert enough and len(encode(examples, folder, narrow, [], int(enough[1]))) == 2
 
 
-def test_questions_without_room_can_be_left_out(tokenizer: str) -> None:
+def test_questions_without_room_can_be_left_out(tokenizer):
     long = Example("dev.json", 2, "Who " * 20, "fox")
     examples = [Example("dev.json", 1, "Who?", "fox"), long, Example("dev.json", 3, "What?", "fox")]
     task = Task(kind="question_answering", doc_stride=8)
@@ -275,7 +271,7 @@ def test_questions_without_room_can_be_left_out(tokenizer: str) -> None:
         without_long_questions([long, long], tokenizer, task, 24)
 
 
-def test_the_best_span_is_that_of_the_whole_table() -> None:
+def test_the_best_span_is_that_of_the_whole_table():
     """Equal scores too, tokens without characters, and spans as long as the window."""
     draw = np.random.default_rng(0)
     for trial in range(400):
@@ -293,7 +289,7 @@ def test_the_best_span_is_that_of_the_whole_table() -> None:
 
 
 @pytest.mark.parametrize("may_be_none", [False, True])
-def test_best_answers_are_those_of_trying_every_span(tokenizer: str, may_be_none: bool) -> None:
+def test_best_answers_are_those_of_trying_every_span(tokenizer, may_be_none):
     examples = asked()
     encoded = encode(examples, tokenizer, Task(kind="question_answering", doc_stride=7), [], 40)
     targets = encoded.targets

@@ -2,7 +2,6 @@
 
 import random
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,12 +30,12 @@ from maskwright.tasks.finetune.objective import mean_loss
 LABELS = ("red", "green", "blue")
 
 
-def rows(count: int) -> EncodedRows:
+def rows(count):
     """What `decode` needs of classified texts: that there are so many."""
     return EncodedRows(np.zeros(count, np.int32), np.arange(count + 1), np.arange(count, dtype=np.int32), None, None, 0)
 
 
-def judged(task: Task, labels: tuple[str, ...], examples: list[Example], logits: Any) -> tuple[Predictions, dict]:
+def judged(task, labels, examples, logits):
     found = decode(task, rows(len(examples)), examples, np.asarray(logits, np.float32), labels)
     measured = measure(task, labels, examples, found)
     assert set(measured) == set(metric_names(task, labels))
@@ -44,7 +43,7 @@ def judged(task: Task, labels: tuple[str, ...], examples: list[Example], logits:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_classes_are_judged_as_scikit_learn_does(size: int) -> None:
+def test_classes_are_judged_as_scikit_learn_does(size):
     generator = np.random.default_rng(size)
     labels, gold = LABELS[:size], generator.integers(0, size, 60)
     logits = generator.standard_normal((60, size)) * 3.0
@@ -74,7 +73,7 @@ def test_classes_are_judged_as_scikit_learn_does(size: int) -> None:
 
 @pytest.mark.parametrize("used", [(1, 1, 1), (1, 1, 0)])  # the last label may be neither there nor predicted
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
-def test_several_labels_are_judged_as_scikit_learn_does(used: tuple[int, ...]) -> None:
+def test_several_labels_are_judged_as_scikit_learn_does(used):
     generator = np.random.default_rng(1)
     hot = generator.integers(0, 2, (40, 3)) * used
     logits = np.where(generator.random((40, 3)) < 0.7, 2 * hot - 1, 1 - 2 * hot) * generator.random((40, 3)) * 4.0
@@ -99,7 +98,7 @@ def test_several_labels_are_judged_as_scikit_learn_does(used: tuple[int, ...]) -
     assert measured_by_yes_and_no and sum(part.count for part in measured_by_yes_and_no.bins) == 120
 
 
-def test_a_threshold_for_rare_labels() -> None:
+def test_a_threshold_for_rare_labels():
     """Each score against scikit-learn at each threshold."""
     generator = np.random.default_rng(2)
     hot = (generator.random((60, 3)) < 0.2).astype(int)
@@ -124,7 +123,7 @@ def test_a_threshold_for_rare_labels() -> None:
     assert rows and sum(part.count for part in rows.bins if part.low < 0.4) == (shares > 0.1).sum()
 
 
-def test_numbers_are_judged_as_scipy_does() -> None:
+def test_numbers_are_judged_as_scipy_does():
     generator = np.random.default_rng(2)
     gold, guess = generator.random(50).round(1), generator.random(50).astype(np.float32)
     examples = [Example("a", 1, value=float(value)) for value in gold]
@@ -150,7 +149,7 @@ def test_numbers_are_judged_as_scipy_does() -> None:
         ([[240, 260, 0], [260, 240, 0], [0, 0, 9]], None),
     ],
 )
-def test_labels_in_another_order_are_told(table: list[list[int]], said: str | None) -> None:
+def test_labels_in_another_order_are_told(table, said):
     found = exchanged(TAGS[:3], np.array(table))
     assert found is None if said is None else said in str(found) and str(found).endswith("accuracy would be 0.9310")
 
@@ -160,16 +159,16 @@ def test_labels_in_another_order_are_told(table: list[list[int]], said: str | No
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC", "E-PER", "S-PER")
 
 
-def random_tags(seed: int) -> list[list[str]]:
+def random_tags(seed):
     generator = random.Random(seed)
     return [[generator.choice(TAGS) for _ in range(generator.randint(1, 12))] for _ in range(200)]
 
 
-def of(tags: str) -> list[tuple[int, int, str]]:
+def of(tags):
     return spans(tags.split())
 
 
-def test_spans_of_every_scheme() -> None:
+def test_spans_of_every_scheme():
     """The third is IOB1, whose I- begins a span; the last two are one sentence in IOBES and in BILOU."""
     assert of("B-PER I-PER O B-LOC B-LOC") == [(0, 2, "PER"), (3, 4, "LOC"), (4, 5, "LOC")]
     assert of("B-PER I-LOC") == [(0, 1, "PER"), (1, 2, "LOC")]
@@ -179,7 +178,7 @@ def test_spans_of_every_scheme() -> None:
     assert mark_spans(TAGS) and not mark_spans(("NOUN", "VERB", "O")) and not mark_spans(("O",))
 
 
-def test_entities_are_judged_as_seqeval_does() -> None:
+def test_entities_are_judged_as_seqeval_does():
     """On random tags, most of which break their scheme's rules."""
     seqeval = pytest.importorskip("seqeval.metrics", reason="seqeval is the referee here")
     from seqeval.metrics.sequence_labeling import get_entities
@@ -205,7 +204,7 @@ def test_entities_are_judged_as_seqeval_does() -> None:
         assert [row.precision, row.recall, row.f1, row.support] == pytest.approx([*report[row.label].values()])
 
 
-def test_words_that_were_cut_count_as_missed() -> None:
+def test_words_that_were_cut_count_as_missed():
     """Two sentences, of which the first lost its last two words."""
     gold = [("B-PER", "O", "B-LOC", "O"), ("O", "B-LOC")]
     labels = ("B-LOC", "B-PER", "O")
@@ -237,7 +236,7 @@ def test_words_that_were_cut_count_as_missed() -> None:
 # ---- questions ---------------------------------------------------------------------------------------------------
 
 
-def asked(*answers: str) -> Example:
+def asked(*answers):
     return Example("a", 1, "who?", "context", answers=tuple(Answer(text, 0) for text in answers))
 
 
@@ -259,12 +258,12 @@ def asked(*answers: str) -> Example:
         (["BERTモデル"], "bert", 0.0, 2 / 5),
     ],
 )
-def test_answers_by_squads_rules(answers: list[str], answer: str, exact: float, f1: float) -> None:
+def test_answers_by_squads_rules(answers, answer, exact, f1):
     one = asked(*answers)
     assert (exact_match(one, answer), overlap_f1(one, answer)) == (exact, pytest.approx(f1))
 
 
-def test_questions_are_read_and_judged_in_parts(tokenizer: str) -> None:
+def test_questions_are_read_and_judged_in_parts(tokenizer):
     """The second question's scores favour position 0, which means no answer where one may be missing."""
     task = Task(kind="question_answering", doc_stride=0)
     context = "One fox saw the garden."
@@ -273,7 +272,7 @@ def test_questions_are_read_and_judged_in_parts(tokenizer: str) -> None:
     logits = np.zeros((len(encoded.ids), 2), np.float32)
     for row, one in enumerate(examples):
         first = encoded.offsets[row]
-        places = [encoded.targets.start[row], encoded.targets.end[row]] if one.answers else [0, 0]  # type: ignore[union-attr]
+        places = [encoded.targets.start[row], encoded.targets.end[row]] if one.answers else [0, 0]
         for side, place in enumerate(places):
             logits[first + place, side] = 9.0
     found = decode(task, encoded, examples, logits, ())
@@ -287,7 +286,7 @@ def test_questions_are_read_and_judged_in_parts(tokenizer: str) -> None:
     assert set(measure(task, (), examples[:1], Predictions(("fox",), None))) == set(metric_names(task, ()))
 
 
-def test_expected_calibration_error_of_a_slow_twin() -> None:
+def test_expected_calibration_error_of_a_slow_twin():
     generator = np.random.default_rng(4)
     confidence = np.concatenate([generator.random(500), [0.0, 1.0, 0.2, 1 / 15]])
     right = generator.random(504) < confidence**2
@@ -301,7 +300,7 @@ def test_expected_calibration_error_of_a_slow_twin() -> None:
     assert reliability(np.array([0.75] * 4), np.array([True] * 3 + [False])).expected_calibration_error == 0.0
 
 
-def test_the_loss_of_a_split_is_torchs() -> None:
+def test_the_loss_of_a_split_is_torchs():
     generator, rows = np.random.default_rng(0), 9
     of = partial(EncodedRows, np.zeros(27, np.int32), np.arange(0, 30, 3), np.arange(rows, dtype=np.int32))
     shapes = (rows, 3), (rows, 1), (27, 2)
@@ -314,7 +313,7 @@ def test_the_loss_of_a_split_is_torchs() -> None:
     answers = SpanTargets(begins.astype(np.int32), ends.astype(np.int32), np.zeros((27, 2), np.int32))
     a, b, c = map(torch.from_numpy, (three, one[:, 0], tokens.reshape(rows, 3, 2)))
     halves = [F.cross_entropy(c[..., side], torch.from_numpy(at)) for side, at in enumerate((begins, ends))]
-    expected: dict[Any, tuple[Any, Any, torch.Tensor]] = {
+    expected = {
         "single_label_classification": (classes, three, F.cross_entropy(a, torch.from_numpy(classes))),
         "multi_label_classification": (flags, three, F.binary_cross_entropy_with_logits(a, torch.from_numpy(flags))),
         "regression": (numbers, one, F.mse_loss(b, torch.from_numpy(numbers))),

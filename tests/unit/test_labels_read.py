@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
 from maskwright.labels.annotations import spans_in, word_offsets
-from maskwright.labels.example import Example, Reading
+from maskwright.labels.example import Reading
 from maskwright.labels.read import read_examples
 
 TOKENS = Task(kind="token_classification")
@@ -27,26 +26,26 @@ NAMED_TAGS = Task(kind="token_classification", labels={0: "O", 3: "B-X"})
 WORLD = Task(labels={1: "World", 2: "Sports"})
 
 
-def reading(path: Path, task: Task = Task(), labelled: bool = True, **data: Any) -> Reading:  # noqa: B008 - frozen
+def reading(path, task=Task(), labelled=True, **data):  # noqa: B008 - frozen
     return Reading(LabelledData(train=str(path), **data), task, labelled)
 
 
-def read(path: Path, task: Task = Task(), **data: Any) -> list[Example]:  # noqa: B008 - frozen
+def read(path, task=Task(), **data):  # noqa: B008 - frozen
     return read_examples(str(path), reading(path, task, **data))
 
 
-def fails(path: Path, task: Task = Task(), **data: Any) -> str:  # noqa: B008 - frozen
+def fails(path, task=Task(), **data):  # noqa: B008 - frozen
     with pytest.raises(InputError) as caught:
         read(path, task, **data)
     assert caught.value.exit_code == 2 and ". Fix: " in str(caught.value) and "\n" not in str(caught.value)
     return str(caught.value).replace(str(path), "FILE")
 
 
-def seen(examples: list[Example]) -> list[tuple[str, str | None, tuple[str, ...], int]]:
+def seen(examples):
     return [(one.text, one.text_pair, one.labels, one.line) for one in examples]
 
 
-def test_tsv_has_no_quotes_and_pairs_are_found_by_gluesnames(tmp_path: Path) -> None:
+def test_tsv_has_no_quotes_and_pairs_are_found_by_gluesnames(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text('index\tsentence1\tsentence2\tlabel\n0\t"open\tHe said "x"\tyes\n1\tb \tc\tno\n')
     task = reading(path)
@@ -74,7 +73,7 @@ VECTORS = [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]]
         ("csv", lambda vector: str(tuple(vector))),
     ],
 )
-def test_vectors_of_0_and_1_are_labels_by_their_places(kind: str, as_written: Any, labels: Any, tmp_path: Path) -> None:
+def test_vectors_of_0_and_1_are_labels_by_their_places(kind, as_written, labels, tmp_path):
     records = [{"text": f"text {vector}", "labels": as_written(vector)} for vector in VECTORS]
     path = tmp_path / f"a.{kind}"
     if kind == "parquet":
@@ -103,13 +102,13 @@ def test_vectors_of_0_and_1_are_labels_by_their_places(kind: str, as_written: An
         (["[a, b]"], None, "FILE:1: column 'labels' holds a list that cannot be read: [a, b]"),
     ],
 )
-def test_lists_that_are_neither_names_nor_vectors(lists: Any, labels: Any, message: str, tmp_path: Path) -> None:
+def test_lists_that_are_neither_names_nor_vectors(lists, labels, message, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": "x", "labels": one}) + "\n" for one in lists))
     assert fails(path, Task(kind="multi_label_classification", labels=labels)).startswith(message)
 
 
-def test_records_without_a_vector_among_vectors_are_faults(tmp_path: Path) -> None:
+def test_records_without_a_vector_among_vectors_are_faults(tmp_path):
     path = tmp_path / "a.jsonl"
     lists = [*VECTORS, [1, 0], [], [2], *VECTORS]
     path.write_text("".join(json.dumps({"text": "x", "labels": one}) + "\n" for one in lists))
@@ -124,8 +123,8 @@ def test_records_without_a_vector_among_vectors_are_faults(tmp_path: Path) -> No
 # ---- one file, its examples --------------------------------------------------------------------------------------
 
 CELLS = "text,labels,toxic,mild\na,x|y |x,1,0\nb,,0,0\nc,y,1,1\n"
-FLAGS: dict[str, Any] = {"text": "text", "label": ["toxic", "mild"]}
-PLACES: dict[str, Any] = {"text": 0, "label": 1}
+FLAGS = {"text": "text", "label": ["toxic", "mild"]}
+PLACES = {"text": 0, "label": 1}
 CONLL = "-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n \n# POS # O\n. . O O\n"
 MARKS = ("a\tO", "-DOCSTART-\tO", "b\tO", "# newdoc id = 2", "c\tO", "# newpar", "d\tO", "# sent_id = 1", "e\tO")
 MARKS += ("#end document", "#begin document (x); part 000", "f\tB-X")
@@ -141,7 +140,7 @@ GLUE = {
     "index genre filename year source1 source2 sentence1 sentence2 score": "sentence1 | sentence2 > score",
 }
 """The header lines of GLUE's sets. CoLA has none, and MRPC's names are its own: these two need data.text and label."""
-READ: list[tuple[str, str, Task, dict[str, Any], list[str]]] = [
+READ = [
     # (name, content, task, keys of data, `LINE TEXT > LABELS` of each example)
     ("a.csv", '2,T,"B, c"\n1,T,B\n', WORLD, {"text": [1, 2], "label": 0}, ["1 T B, c > Sports", "2 T B > World"]),
     ("a.csv", "n,text, label,n\n1,x,a,2\n", Task(), {}, ["2 x > a"]),  # what is not read may be there twice
@@ -174,9 +173,7 @@ READ: list[tuple[str, str, Task, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "task", "data", "expected"), READ, ids=range(len(READ)))
-def test_a_file_is_read_as_its_examples(
-    name: str, content: str, task: Task, data: dict[str, Any], expected: list[str], tmp_path: Path
-) -> None:
+def test_a_file_is_read_as_its_examples(name, content, task, data, expected, tmp_path):
     (tmp_path / name).write_bytes(content.encode())
     found = []
     for one in read(tmp_path / name, task, **data):
@@ -185,7 +182,7 @@ def test_a_file_is_read_as_its_examples(
     assert found == expected
 
 
-def test_marks_of_documents_and_comments_end_a_sentence(tmp_path: Path) -> None:
+def test_marks_of_documents_and_comments_end_a_sentence(tmp_path):
     for content in ("\n".join(MARKS), "\n".join(MARKS).replace("\t", " "), "\n\n".join(MARKS)):
         (tmp_path / "a.conll").write_text(content + "\n")
         assert "".join(one.words[0] for one in read(tmp_path / "a.conll", TOKENS)) == "abcdef"
@@ -199,7 +196,7 @@ def test_marks_of_documents_and_comments_end_a_sentence(tmp_path: Path) -> None:
         ("en:a\tO\n", "each word begins with 'en:', as in WikiANN: it is removed"),
     ],
 )
-def test_what_is_read_of_a_file_of_words_is_noted(content: str, note: str, tmp_path: Path) -> None:
+def test_what_is_read_of_a_file_of_words_is_noted(content, note, tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(content)
     task = reading(path, TOKENS)
@@ -207,7 +204,7 @@ def test_what_is_read_of_a_file_of_words_is_noted(content: str, note: str, tmp_p
     assert [one.replace(str(path), "FILE") for one in task.notes] == [note]
 
 
-def test_words_without_tags_words_twice_and_labels_twice(tmp_path: Path) -> None:
+def test_words_without_tags_words_twice_and_labels_twice(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("Paris is big\n")
     task = reading(path, TOKENS, labelled=False)
@@ -230,7 +227,7 @@ def test_words_without_tags_words_twice_and_labels_twice(tmp_path: Path) -> None
 NAMES = ("World", "Sports", "Tech")
 
 
-def hub_file(path: Path, records: list[dict[str, Any]], column: str, feature: Any) -> Path:
+def hub_file(path, records, column, feature):
     """As the Hub's Parquet files and `save_to_disk` have the features in the schema's metadata."""
     info = {"info": {"features": {"text": {"dtype": "string", "_type": "Value"}, column: feature}}}
     table = pa.Table.from_pylist(records).replace_schema_metadata({"huggingface": json.dumps(info)})
@@ -258,9 +255,7 @@ CLASS = {"names": [*NAMES], "_type": "ClassLabel"}
         ("token_classification", [[1, 0]], {"feature": CLASS, "_type": "Sequence"}, ["Sports World"]),
     ],
 )
-def test_class_names_of_a_schema(
-    name: str, kind: Any, values: list[Any], feature: Any, labels: list[str], tmp_path: Path
-) -> None:
+def test_class_names_of_a_schema(name, kind, values, feature, labels, tmp_path):
     text = {"words": ["a", "b"]} if kind == "token_classification" else {"text": "a"}
     path = hub_file(tmp_path / name, [text | {"label": value} for value in values], "label", feature)
     task = reading(path, Task(kind=kind))
@@ -276,7 +271,7 @@ def test_class_names_of_a_schema(
 
 @pytest.mark.parametrize("name", ["a.parquet", "saved/data-00000-of-00001.arrow"])
 @pytest.mark.parametrize("of_lists", [False, True])
-def test_class_names_of_spans_are_their_labels(name: str, of_lists: bool, tmp_path: Path) -> None:
+def test_class_names_of_spans_are_their_labels(name, of_lists, tmp_path):
     """A list of records, or the record of lists that a `Sequence` of records is written as; beside columns that nobody
     reads, and that cannot be read."""
     spans = [{"start": 0, "end": 3, "label": 2}, {"start": 4, "end": 6, "label": 0}]
@@ -294,7 +289,7 @@ def test_class_names_of_spans_are_their_labels(name: str, of_lists: bool, tmp_pa
     assert "record 1: has the label 3, which has no name (3 are named)" in fails(path, TOKENS)
 
 
-def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path: Path) -> None:
+def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path):
     records = [{"text": "a", "label": -1}, {"text": "b", "label": 1}]
     folder = hub_file(tmp_path / "saved" / "d.arrow", records, "label", CLASS)
     assert "record 1: has the label -1, which means none (3 are named)" in fails(folder)
@@ -313,7 +308,7 @@ def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path: Path) -> Non
     assert "has a selection or another order of its rows stored next to them" in fails(folder)
 
 
-def test_lines_of_fasttext_and_lines_of_text(tmp_path: Path) -> None:
+def test_lines_of_fasttext_and_lines_of_text(tmp_path):
     lines = "__label__a __label__b-c Eva  paid .\n\n__label__a Lima, __label\nno end __label__d\nnone\n"
     (tmp_path / "cooking.train").write_text(lines)
     (tmp_path / "a.ft.txt.gz").write_bytes(gzip.compress(lines.encode()))
@@ -364,7 +359,7 @@ ONE_WORD_A_ROW = {
 
 
 @pytest.mark.parametrize("name", ONE_WORD_A_ROW)
-def test_tables_with_one_word_a_row_are_sentences(name: str, tmp_path: Path) -> None:
+def test_tables_with_one_word_a_row_are_sentences(name, tmp_path):
     (tmp_path / name).write_text(ONE_WORD_A_ROW[name])
     expected = [(("Eva", "paid"), ("B-PER", "O")), (("Lima",), ("B-LOC",))]
     assert [(one.words, one.labels) for one in read(tmp_path / name, TOKENS)] == expected
@@ -394,7 +389,7 @@ LISTED = [[4, 14, "PER"], [23, 27, "LOC"]]
 ENTITIES = [{"start_offset": start, "end_offset": end, "label": name} for start, end, name in LISTED[::-1]]
 ON_TOKENS = [SPANS[0] | {"token_start": 1, "token_end": 2}, SPANS[1] | {"token_start": 5, "token_end": 5}]
 CANCELLED = {"was_cancelled": True, "result": []}
-ANNOTATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+ANNOTATED = {
     "doccano": ({"id": 1, "text": PAID, "label": LISTED}, {}),
     "newer doccano": ({"text": PAID, "Comments": [], "relations": [], "entities": ENTITIES}, {}),
     "Prodigy": ({"text": PAID, "tokens": [{"text": "Mrs", "id": 0}], "answer": "accept", "spans": ON_TOKENS}, {}),
@@ -413,7 +408,7 @@ ANNOTATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("tool", ANNOTATED)
-def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path) -> None:
+def test_spans_of_annotation_tools_are_words_and_tags(tool, tmp_path):
     record, data = ANNOTATED[tool]
     records = [{"text": "No one.", "label": []}, record] if tool == "doccano" else [record]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -464,14 +459,14 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ({"text": None, "data": {"a": "x", "b": "y"}, "annotations": []}, "has no text with a usual name in 'data' (k"),
     ],
 )
-def test_mistakes_in_spans(record: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_mistakes_in_spans(record, message, tmp_path):
     path = tmp_path / "a.jsonl"
     record = {key: value for key, value in {"text": PAID, **record}.items() if value is not None or key == "label"}
     path.write_text(json.dumps(record) + "\n")
     assert fails(path, TOKENS).startswith(f"FILE:1: {message}")
 
 
-def test_records_with_one_mistake_are_counted_or_left_out(tmp_path: Path) -> None:
+def test_records_with_one_mistake_are_counted_or_left_out(tmp_path):
     path = tmp_path / "a.jsonl"
     good, cut, empty = ({"text": PAID, "label": [[4, end, "PER"]]} for end in (14, 13, 4))
     path.write_text("".join(json.dumps(record) + "\n" for record in (good, cut, empty, cut, cut)))
@@ -485,7 +480,7 @@ def test_records_with_one_mistake_are_counted_or_left_out(tmp_path: Path) -> Non
     assert [one.what for one in rejecting.skipped] == ["has the answer 'reject' of Prodigy"]
 
 
-def test_words_of_a_text_stand_between_white_space_and_punctuation() -> None:
+def test_words_of_a_text_stand_between_white_space_and_punctuation():
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
     draw, letters = random.Random(1), "aé1Ж  \t\n.,-'(«\u201c_"
@@ -507,7 +502,7 @@ def test_words_of_a_text_stand_between_white_space_and_punctuation() -> None:
     ]
 
 
-def squad(path: Path, **question: Any) -> Path:
+def squad(path, **question):
     asked = {"id": "q2", "question": "Who?", "answers": [{"text": "Éva", "answer_start": 3}], **question}
     first = {"id": "q1", "question": "What?", "answers": [], "is_impossible": True}
     paragraphs = [{"context": "As Éva says.", "qas": [first, asked]}]
@@ -515,7 +510,7 @@ def squad(path: Path, **question: Any) -> Path:
     return path
 
 
-def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
+def test_squad_and_its_flat_relatives(tmp_path):
     found = read(squad(tmp_path / "dev.json"), QUESTIONS)
     assert [(one.text, one.text_pair, one.answers, one.key, one.line) for one in found] == [
         ("What?", "As Éva says.", (), "q1", 1),
@@ -537,7 +532,7 @@ def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
         assert (one.text, one.text_pair, one.answers, one.key) == ("Who?", "As Éva says.", (("Éva", 3),), "q2")
 
 
-def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
+def test_an_answer_that_is_not_in_its_context(tmp_path):
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva", "answer_start": 4}])
     assert fails(path, QUESTIONS).startswith(
         "FILE record 2: answer 'Éva' is not in its context at character 4, where 'va ' is: it is at 3, "
@@ -563,7 +558,7 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("As Eve says.", -1, "it is absent"),
     ],
 )
-def test_answers_elsewhere_are_placed_and_counted(context: str, start: int, said: str, tmp_path: Path) -> None:
+def test_answers_elsewhere_are_placed_and_counted(context, start, said, tmp_path):
     record = {"question": "Who?", "context": context, "answers": {"text": ["Éva"], "answer_start": [start]}}
     (tmp_path / "a.jsonl").write_text(3 * (json.dumps(record) + "\n"))
     absent = "copy the answer from its context, or give [] as the answers if it has none"
@@ -601,7 +596,7 @@ def test_answers_elsewhere_are_placed_and_counted(context: str, start: int, said
         ("a.tsv", "text\tscore\na\t3.25\nc\t\n", {}, "FILE:3: label '' in column 'score' is not a number"),
     ],
 )
-def test_mistakes_in_tables(name: str, content: str, data: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_mistakes_in_tables(name, content, data, message, tmp_path):
     """Files that are no tables: tests/unit/test_tables.py."""
     path = tmp_path / name
     path.write_text(content)
@@ -643,12 +638,12 @@ def test_mistakes_in_tables(name: str, content: str, data: dict[str, Any], messa
         ("a.jsonl", '{"words": ["a", "b"], "tags": [0, null]}\n', {}, "FILE:1: word 2 of 2 has no tag"),
     ],
 )
-def test_mistakes_in_tagged_words(name: str, content: str, data: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_mistakes_in_tagged_words(name, content, data, message, tmp_path):
     (tmp_path / name).write_text(content)
     assert fails(tmp_path / name, TOKENS, **data).startswith(message)
 
 
-def test_skipped_records_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_skipped_records_are_named_and_the_rest_is_read(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\na\t1\nb\n\t0\nc\t0\n")
     skipping = reading(path, on_bad_input="skip")
@@ -678,6 +673,6 @@ def test_skipped_records_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
         (LabelledData, {"train": ["a.csv", "b.csv"]}, "is a list, but one location is needed"),
     ],
 )
-def test_sections_refuse_what_contradicts_itself(section: type[Task], values: dict[str, Any], message: str) -> None:
+def test_sections_refuse_what_contradicts_itself(section, values, message):
     with pytest.raises(ValidationError, match=message):
         section(**values)

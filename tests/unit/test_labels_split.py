@@ -4,8 +4,6 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +12,7 @@ import pytest
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
 from maskwright.labels.annotations import cut_otherwise
-from maskwright.labels.dataset import Dataset, read_dataset
+from maskwright.labels.dataset import read_dataset
 from maskwright.labels.example import Answer, Example, Reading, folded
 from maskwright.labels.files import with_splits
 from maskwright.labels.names import in_order, in_terms_of, odd_labels, tag_scheme
@@ -28,7 +26,7 @@ FRACTIONS = (0.003, 0.02, 0.1, 0.11, 0.2, 0.5, 0.77, 1.0)
 SIZES = {"often": 400, "half": 180, "rare": 12, "once": 1}
 
 
-def some(task: Task, *, repeats: bool = True) -> list[Example]:
+def some(task, *, repeats=True):
     """593 examples of classes of very different sizes; every 9th text comes twice."""
     draw = random.Random(5)
     classes = [name for name, size in SIZES.items() for _ in range(size)]
@@ -53,10 +51,10 @@ def some(task: Task, *, repeats: bool = True) -> list[Example]:
 
 @pytest.mark.parametrize("task", [SINGLE, SEVERAL, TOKENS, NUMBERS, QUESTIONS], ids=lambda task: task.kind)
 @pytest.mark.parametrize("seed", [0, 2**62 + 1])
-def test_smaller_shares_lie_inside_larger_ones_and_every_label_stays(task: Task, seed: int) -> None:
+def test_smaller_shares_lie_inside_larger_ones_and_every_label_stays(task, seed):
     examples = some(task)
     labels = {name for one in examples for name in one.labels}
-    last: set[int] = set()
+    last = set()
     for fraction in FRACTIONS:
         taken = take_fraction(examples, task, seed, fraction)
         lines = [one.line for one in taken]
@@ -67,7 +65,7 @@ def test_smaller_shares_lie_inside_larger_ones_and_every_label_stays(task: Task,
     assert len(last) == len(examples)
 
 
-def test_shares_are_stratified() -> None:
+def test_shares_are_stratified():
     counts = Counter(one.labels[0] for one in take_fraction(some(SINGLE, repeats=False), SINGLE, 3, 0.5))
     assert all(abs(counts[name] - size / 2) <= 1.5 for name, size in SIZES.items())
     _, validation = hold_out(some(SINGLE, repeats=False), SINGLE, 3, 0.25)
@@ -78,7 +76,7 @@ def test_shares_are_stratified() -> None:
 
 
 @pytest.mark.parametrize("task", [SINGLE, SEVERAL, TOKENS, NUMBERS, QUESTIONS], ids=lambda task: task.kind)
-def test_nothing_is_held_out_that_training_sees_or_needs(task: Task) -> None:
+def test_nothing_is_held_out_that_training_sees_or_needs(task):
     examples = some(task)
     train, validation = hold_out(examples, task, 1, 0.1)
     assert sorted([*train, *validation], key=lambda one: one.line) == examples
@@ -104,7 +102,7 @@ def test_nothing_is_held_out_that_training_sees_or_needs(task: Task) -> None:
         (("A cat.", "A dog."), ("a dog", "a cat")),
     ],
 )
-def test_nearly_equal_texts_stay_on_one_side(one: tuple[str, str | None], other: tuple[str, str | None]) -> None:
+def test_nearly_equal_texts_stay_on_one_side(one, other):
     for seed in range(6):
         texts = [(f"t{n}", None) for n in range(10)] + [one, other] * 5
         examples = [Example("a", line, *text, labels=("x",)) for line, text in enumerate(texts)]
@@ -114,20 +112,20 @@ def test_nearly_equal_texts_stay_on_one_side(one: tuple[str, str | None], other:
     assert set(map(folded, different)) == different
 
 
-def test_the_same_seed_gives_these_very_examples() -> None:
+def test_the_same_seed_gives_these_very_examples():
     """A change here would change the splits of every run that has been made."""
     examples = [Example("a", n, f"t{n}", labels=(str(n % 2),)) for n in range(20)]
     assert [one.line for one in hold_out(examples, SINGLE, 0, 0.2)[1]] == [4, 9, 10, 11]
     assert [one.line for one in take_fraction(examples, SINGLE, 0, 0.2)] == [0, 9, 11, 14]
 
 
-def test_one_sentence_cannot_be_parted() -> None:
+def test_one_sentence_cannot_be_parted():
     one = Example("a.conll", 1, words=("a",) * 500, labels=("O",) * 500)
     with pytest.raises(InputError, match=r"^a.conll:1: holds one sentence of 500 words, so .* Fix: put a blank line a"):
         hold_out([one], TOKENS, 0, 0.1)
 
 
-def test_labels_are_ordered_by_number_or_code_point() -> None:
+def test_labels_are_ordered_by_number_or_code_point():
     assert in_order(["10", "9", "-1"]) == ("-1", "9", "10")
     assert in_order(["10", "9", "x"]) == ("10", "9", "x")
     assert in_order(["O", "I-b", "B-b", "é", "a"]) == ("B-b", "I-b", "O", "a", "é")
@@ -157,12 +155,12 @@ BY_WORD = "has no prefix such as B- or I-: each word is judged by itself"
         ("O B-X Y", f"tag 'Y' {BY_WORD}, though 1 of 3 tags have one. Give each tag but O a prefix"),
     ],
 )
-def test_schemes_of_tags_are_told_apart(tags: str, said: str) -> None:
+def test_schemes_of_tags_are_told_apart(tags, said):
     found = tag_scheme([Example("a", 1, labels=tuple(tags.split()))])
     assert found.startswith(said) and ("to judge entities" in found) == ("If" in said or "Give" in said)
 
 
-def test_words_that_predict_would_cut_are_noted() -> None:
+def test_words_that_predict_would_cut_are_noted():
     whole, cut = Example("a", 1, words=("Eva",) * 60), Example("a", 2, words=("paid", "U.S."))
     assert cut_otherwise([whole] * 3) is None and cut_otherwise([whole, replace(cut, text="paid U.S.")]) is None
     assert str(cut_otherwise([whole, cut])).startswith("1.6% of the words, such as 'U.S.', are several where `predict`")
@@ -171,7 +169,7 @@ def test_words_that_predict_would_cut_are_noted() -> None:
 # ---- whole data sets ---------------------------------------------------------------------------------------------
 
 
-def write(folder: Path, **files: str) -> dict[str, str]:
+def write(folder, **files):
     """TSV files with the header `text label`; a text is all but the last word of its line."""
     for name, rows in files.items():
         lines = ["\t".join(row.strip().rsplit(" ", 1)) for row in rows.split(",")]
@@ -179,11 +177,11 @@ def write(folder: Path, **files: str) -> dict[str, str]:
     return {name: str(folder / f"{name}.tsv") for name in files}
 
 
-def dataset(folder: Path, task: Task = SINGLE, data: dict[str, Any] | None = None, **files: str) -> Dataset:
+def dataset(folder, task=SINGLE, data=None, **files):
     return read_dataset(LabelledData(**write(folder, **files), **(data or {})), task, seed=0)
 
 
-def test_duplicates_conflicts_and_leaks_are_counted_and_placed(tmp_path: Path) -> None:
+def test_duplicates_conflicts_and_leaks_are_counted_and_placed(tmp_path):
     files = {"train": "a x, b y, a x, a  y, c x, a z", "validation": "d x, b x, b y", "test": "e x, d x, « D! x"}
     found = dataset(tmp_path, **files)
     assert [str(one).replace(f"{tmp_path}/", "") for one in found.report.findings] == [
@@ -201,7 +199,7 @@ def test_duplicates_conflicts_and_leaks_are_counted_and_placed(tmp_path: Path) -
     assert found.report.warnings() == list(map(str, found.report.findings))
 
 
-def test_labels_of_other_kinds_are_compared_as_what_they_are() -> None:
+def test_labels_of_other_kinds_are_compared_as_what_they_are():
     a, b = Example("a", 1, "t", labels=("x", "y")), Example("a", 2, "t", labels=("y", "x"))
     assert [one.kind for one in examine({"train": [a, b]}, SEVERAL)] == ["duplicate"]
     for value, other, said in ((0.0, 0.5, "'0.5' as line 1 '0'"), (20210104.0, 20210105.0, "'20210105.0' as line")):
@@ -215,7 +213,7 @@ def test_labels_of_other_kinds_are_compared_as_what_they_are() -> None:
     assert found.kind == "conflict" and found.places == ("a record 1 'c' as record 1 'no answer'",)
 
 
-def test_without_a_validation_file_a_share_is_held_out_of_training(tmp_path: Path) -> None:
+def test_without_a_validation_file_a_share_is_held_out_of_training(tmp_path):
     rows = ", ".join(f"t{n} {n % 2}" for n in range(100))
     found = dataset(tmp_path, data={"fraction": 0.5}, train=rows, test="u 0, v 1")
     assert [len(split) for split in (found.train, found.validation, found.test)] == [44, 10, 2]
@@ -228,7 +226,7 @@ def test_without_a_validation_file_a_share_is_held_out_of_training(tmp_path: Pat
     assert found.validation == whole.validation and set(found.train) < set(whole.train)
 
 
-def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
+def test_a_group_stays_on_one_side(tmp_path):
     """Windows of one document, of which another group has one as well: both groups are one part."""
     rows = [f"window {n},{'abcdef'[n // 6 % 6]},doc {n // 6}\n" for n in range(180)]
     rows[13] = "window 0,b,doc 2\n"
@@ -254,7 +252,7 @@ def test_a_group_stays_on_one_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("labels", "groups", "out"), [(20, 40, 100), (2, 3, 25)])
-def test_groups_hold_out_their_share(labels: int, groups: int, out: int) -> None:
+def test_groups_hold_out_their_share(labels, groups, out):
     """Also with labels of two groups each, of which one would be half."""
     rows = [(group % labels, group, number) for group in range(groups) for number in range(25)]
     examples = [Example("a", 1, f"{n} of {g}", labels=(str(label),), group=f"{g}") for label, g, n in rows]
@@ -266,14 +264,14 @@ def test_groups_hold_out_their_share(labels: int, groups: int, out: int) -> None
         hold_out(many, SINGLE, 0, 0.1)
 
 
-def test_fixed_labels_may_be_missing_from_training(tmp_path: Path) -> None:
+def test_fixed_labels_may_be_missing_from_training(tmp_path):
     task = Task(labels=["z", "y", "x"])
     found = dataset(tmp_path, task, train="a x, b y, c x", validation="d z")
     assert found.labels == ("z", "y", "x")
     assert found.report.warnings() == ["no training example has the label z"]
 
 
-def test_columns_of_zero_and_one_keep_their_order(tmp_path: Path) -> None:
+def test_columns_of_zero_and_one_keep_their_order(tmp_path):
     (tmp_path / "a.csv").write_text("text,toxic,mild\na,1,0\nb,0,1\nc,1,1\nd,0,0\n")
     data = LabelledData(train=str(tmp_path / "a.csv"), text="text", label=["toxic", "mild"], validation_fraction=0.4)
     assert read_dataset(data, SEVERAL, 0).labels == ("toxic", "mild")
@@ -294,14 +292,14 @@ def test_columns_of_zero_and_one_keep_their_order(tmp_path: Path) -> None:
         (SINGLE, {"train": "a x, b y" + ", a x, b y" * 14}, "train.tsv:2: 30 training examples have only 2 different"),
     ],
 )
-def test_data_sets_that_cannot_be_learnt_from(task: Task, files: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_data_sets_that_cannot_be_learnt_from(task, files, message, tmp_path):
     with pytest.raises(InputError) as caught:
         dataset(tmp_path, task, **files)
     text = str(caught.value).replace(f"{tmp_path}/", "")
     assert text.startswith(message) and caught.value.exit_code == 2 and "Fix: " in text and "\n" not in text
 
 
-def test_one_file_is_not_two_splits(tmp_path: Path) -> None:
+def test_one_file_is_not_two_splits(tmp_path):
     train = write(tmp_path, train="a x, b y")["train"]
     (tmp_path / "link.tsv").symlink_to(train)
     for path, test in ((train, str(tmp_path / "link.tsv")), (f"{tmp_path}/*.tsv", train)):
@@ -323,9 +321,7 @@ def test_one_file_is_not_two_splits(tmp_path: Path) -> None:
     ids=" ".join,
 )
 @pytest.mark.parametrize("kind", ["folder", "glob"])
-def test_each_split_of_a_folder_has_its_own_files(
-    files: list[str], sizes: dict[str, int], kind: str, tmp_path: Path
-) -> None:
+def test_each_split_of_a_folder_has_its_own_files(files, sizes, kind, tmp_path):
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write(tmp_path, **{name: ", ".join(f"{name} {number} {'xy'[number % 2]}" for number in range(40))})
@@ -338,7 +334,7 @@ def test_each_split_of_a_folder_has_its_own_files(
         assert any("1 file of no split, not read, the first unsupervised.tsv" in note for note in found.report.notes)
 
 
-def test_a_split_that_is_named_goes_before_that_of_the_folder(tmp_path: Path) -> None:
+def test_a_split_that_is_named_goes_before_that_of_the_folder(tmp_path):
     rows = {name: ", ".join(f"{name} {n} {'xy'[n % 2]}" for n in range(40)) for name in ("train", "test", "more")}
     paths = write(tmp_path, **rows)
     data = with_splits(LabelledData(train=str(tmp_path), test=paths["test"]))
@@ -357,7 +353,7 @@ def test_a_split_that_is_named_goes_before_that_of_the_folder(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("test", ["text\na\nb\n", "text\tlabel\na\t-1\nb\t-1\n"])
-def test_test_files_without_labels_are_named_with_the_way_to_leave_them_out(test: str, tmp_path: Path) -> None:
+def test_test_files_without_labels_are_named_with_the_way_to_leave_them_out(test, tmp_path):
     write(tmp_path, train=", ".join(f"t{n} {n % 3}" for n in range(60)))
     (tmp_path / "test.tsv").write_text(test)
     with pytest.raises(InputError, match=r"test\.tsv:.*, or leave these files out with data\.test: null$") as caught:
@@ -368,7 +364,7 @@ def test_test_files_without_labels_are_named_with_the_way_to_leave_them_out(test
 
 
 @pytest.mark.parametrize("of_names", [("anger", "joy"), (0, 1)])
-def test_a_mapping_is_for_files_with_class_names_and_others(of_names: Any, tmp_path: Path) -> None:
+def test_a_mapping_is_for_files_with_class_names_and_others(of_names, tmp_path):
     feature = {"feature": {"names": ["anger", "joy"], "_type": "ClassLabel"}, "_type": "List"}
     table = pa.Table.from_pylist([{"text": f"t{n}", "labels": [[], [0], [0, 1]][n % 3]} for n in range(20)])
     info = json.dumps({"info": {"features": {"labels": feature}}})
@@ -382,7 +378,7 @@ def test_a_mapping_is_for_files_with_class_names_and_others(of_names: Any, tmp_p
     assert {one.labels for one in found.train} == {(), ("Zorn",), ("Zorn", "Freude")}
 
 
-def test_labels_of_a_model_without_names_are_places() -> None:
+def test_labels_of_a_model_without_names_are_places():
     numbered, reading = ("LABEL_0", "LABEL_1"), Reading(LabelledData(train="x"), SINGLE)
     numbers = [Example("a", 1, labels=("1",)), Example("a", 2, labels=("LABEL_0",))]
     assert [one.labels[0] for one in in_terms_of(numbered, numbers, reading)] == ["LABEL_1", "LABEL_0"]
@@ -395,7 +391,7 @@ def test_labels_of_a_model_without_names_are_places() -> None:
             in_terms_of(labels, [Example("a", 1, labels=(wrong,))], reading)
 
 
-def test_records_without_a_label_of_the_configuration_can_be_left_out(tmp_path: Path) -> None:
+def test_records_without_a_label_of_the_configuration_can_be_left_out(tmp_path):
     rows = ", ".join(f"t{n} {'xy-'[n % 3]}" for n in range(60))
     (odd,) = dataset(tmp_path, train=rows).report.warnings()
     assert odd.startswith(f"the label - (20 examples, the first at {tmp_path}/train.tsv:4) counts as a class")
@@ -404,7 +400,7 @@ def test_records_without_a_label_of_the_configuration_can_be_left_out(tmp_path: 
     assert found.report.sizes == {"train": 36, "validation": 4} and len(found.report.skipped) == 20
 
 
-def test_a_tag_that_training_lacks_names_its_word(tmp_path: Path) -> None:
+def test_a_tag_that_training_lacks_names_its_word(tmp_path):
     (tmp_path / "train.txt").write_text("a\tO\nb\tB-X\n")
     (tmp_path / "dev.txt").write_text("a\tO\n\nb\tO\nc\tB-Y\n")
     data = LabelledData(train=str(tmp_path / "train.txt"), validation=str(tmp_path / "dev.txt"))
@@ -412,7 +408,7 @@ def test_a_tag_that_training_lacks_names_its_word(tmp_path: Path) -> None:
         read_dataset(data, TOKENS, 0)
 
 
-def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+def test_the_fingerprint_is_of_the_content(tmp_path):
     (tmp_path / "moved").mkdir()
     files = {"train": "a x, b y, c y", "validation": "d x"}
     prints = [dataset(folder, **files).fingerprint for folder in (tmp_path, tmp_path / "moved")]
@@ -420,7 +416,7 @@ def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     assert prints[0] == prints[1] and len(set(prints)) == 3
 
 
-def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> None:
+def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path):
     files = write(tmp_path, train="a x, b y, c y, d x", validation="d x")
     data = LabelledData(**files, text=0, label=1)
     with pytest.raises(InputError, match="validation.tsv: holds no text that is not in the train split"):
@@ -438,7 +434,7 @@ def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> 
     assert not [note for note in read_dataset(data, TOKENS, 0).report.notes if "only the word" in note]
 
 
-def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
+def test_labels_that_are_most_likely_one_or_none_are_named():
     alike = "count as 2 different ones. If they are one, write them alike"
     for labels, task, said in (
         (("a", "b", "1", "2.5", "none"), SINGLE, []),

@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -24,14 +22,14 @@ from maskwright.run.directory import RunDirectory
 from maskwright.training.saver import Saver
 
 
-def elsewhere(folder: Path, beat: int, space: str = "another", pid: int = 3, started: int = 1) -> None:
+def elsewhere(folder, beat, space="another", pid=3, started=1):
     """As a process on another machine, or in another container of this one, would have written it."""
     record = {"token": "x", "beat": beat, "pid_space": space, "host": "node-7", "pid": pid, "pid_started": started}
     (folder / "lease.json").write_text(json.dumps(record))
 
 
 @pytest.mark.parametrize("space", ["another", f"{this_machine()} pid:[7]"])
-def test_a_lease_that_beats_elsewhere_is_respected(tmp_path: Path, space: str) -> None:
+def test_a_lease_that_beats_elsewhere_is_respected(tmp_path, space):
     """Also in another container of this machine: two mounts of a bucket do not share the lock."""
     beats = iter(range(100))
     elsewhere(tmp_path, next(beats), space)
@@ -46,23 +44,23 @@ def test_a_lease_that_beats_elsewhere_is_respected(tmp_path: Path, space: str) -
 @pytest.mark.parametrize(
     ("pid", "started"), [(2**22 + 1, 1), (os.getpid(), pid_started(os.getpid()) - 1)], ids=["gone", "another"]
 )
-def test_a_holder_of_this_pid_space_is_dead_once_its_process_is_gone(tmp_path: Path, pid: int, started: int) -> None:
+def test_a_holder_of_this_pid_space_is_dead_once_its_process_is_gone(tmp_path, pid, started):
     """Also where another process has got its pid."""
     elsewhere(tmp_path, 5, this_pid_space(), pid, started)
     with leased(str(tmp_path), sleep=lambda seconds: pytest.fail("waits for a dead process")):
         pass
 
 
-def test_the_release_leaves_the_lease_of_another_alone(tmp_path: Path) -> None:
+def test_the_release_leaves_the_lease_of_another_alone(tmp_path):
     """It may have been taken over since the last beat."""
     with leased(str(tmp_path)):
         elsewhere(tmp_path, 5)
     assert json.loads((tmp_path / "lease.json").read_text())["token"] == "x"
 
 
-def test_a_lease_that_stands_still_is_taken_over_aloud(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_lease_that_stands_still_is_taken_over_aloud(tmp_path, capfd):
     elsewhere(tmp_path, 5)
-    waited: list[float] = []
+    waited = []
     with leased(str(tmp_path), sleep=waited.append):
         assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
     assert sum(waited) == lease.WATCH_SECONDS
@@ -71,15 +69,13 @@ def test_a_lease_that_stands_still_is_taken_over_aloud(tmp_path: Path, capfd: py
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_of_two_machines_that_find_no_lease_one_gets_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
-) -> None:
+def test_of_two_machines_that_find_no_lease_one_gets_it(tmp_path, monkeypatch, links):
     """The other one comes in the last moment, when this one has seen that there is none."""
     if not links:
         monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
     real, beats = Folder.create, iter(range(100))
 
-    def create(folder: Folder, name: str, content: bytes) -> bool:
+    def create(folder, name, content):
         elsewhere(tmp_path, next(beats))
         return real(folder, name, content)
 
@@ -95,12 +91,12 @@ def test_of_two_machines_that_find_no_lease_one_gets_it(
 
 
 @pytest.mark.parametrize("last", [0, 20])
-def test_a_holder_that_leaves_is_not_waited_for(tmp_path: Path, last: int) -> None:
+def test_a_holder_that_leaves_is_not_waited_for(tmp_path, last):
     """Also one that an engine has given up, and that still saves (`last` beats) when the run starts elsewhere."""
     beats = iter(range(100))
     elsewhere(tmp_path, next(beats))
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         if (beat := next(beats)) > last:
             (tmp_path / "lease.json").unlink()
         else:
@@ -110,13 +106,13 @@ def test_a_holder_that_leaves_is_not_waited_for(tmp_path: Path, last: int) -> No
         pass
 
 
-def hold(folder: str, ready: Any) -> None:
+def hold(folder, ready):
     with leased(folder):
         ready.send(True)
         signal.pause()
 
 
-def test_on_one_machine_a_second_is_refused_and_a_killed_one_leaves_nothing_to_wait_for(tmp_path: Path) -> None:
+def test_on_one_machine_a_second_is_refused_and_a_killed_one_leaves_nothing_to_wait_for(tmp_path):
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=hold, args=(str(tmp_path), theirs))
@@ -126,13 +122,13 @@ def test_on_one_machine_a_second_is_refused_and_a_killed_one_leaves_nothing_to_w
         pass
     process.kill()
     process.join()
-    waited: list[float] = []
+    waited = []
     with leased(str(tmp_path), sleep=waited.append):
         pass
     assert waited == []
 
 
-def test_who_lost_the_lease_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lost_the_lease_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.01)
     with leased(str(tmp_path)) as held:
         held.require()
@@ -151,11 +147,11 @@ def test_who_lost_the_lease_is_told_so(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "lease.json").exists()  # it is not ours to remove
 
 
-def test_a_lock_is_of_the_file_that_others_would_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_of_the_file_that_others_would_lock(tmp_path, monkeypatch):
     """Between the opening and the locking of a file, its last holder may delete it. Others lock a new one."""
     path, real, opened = str(tmp_path / "lock"), fcntl.flock, []
 
-    def flock(descriptor: int, how: int) -> None:
+    def flock(descriptor, how):
         opened.append(descriptor)
         if len(opened) == 1:
             os.unlink(path)
@@ -169,7 +165,7 @@ def test_a_lock_is_of_the_file_that_others_would_lock(tmp_path: Path, monkeypatc
     assert not os.path.exists(path)
 
 
-def test_a_lock_is_open_to_those_to_whom_the_umask_opens_files(tmp_path: Path) -> None:
+def test_a_lock_is_open_to_those_to_whom_the_umask_opens_files(tmp_path):
     before = os.umask(0o002)
     try:
         with storage.locked(str(tmp_path / "lock"), remove=False):

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from drawn import cases
@@ -9,11 +6,10 @@ from hypothesis import strategies as st
 from reference import oracles
 from reference.stored import rows_of, shard_of
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import StoreError
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.rows import open_rows
-from maskwright.data.store import Shard, Split, TokenStore
+from maskwright.data.store import Split
 
 TEXTS = st.lists(
     st.lists(st.lists(st.integers(5, 98), min_size=1, max_size=9), min_size=1, max_size=4), min_size=1, max_size=4
@@ -23,9 +19,7 @@ TEXTS = st.lists(
 
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(5, 24))
 @cases(30)
-def test_rows_of_short_documents_in_many_shards_equal_slow_twin(
-    texts: list[list[list[list[int]]]], seq_len: int
-) -> None:
+def test_rows_of_short_documents_in_many_shards_equal_slow_twin(texts, seq_len):
     """Shards of a few tokens, sentences of one: every border of a shard is the border of a row or a frame somewhere."""
     split = Split([shard_in_sentences(some) for some in texts])
     full, packed = (rows_of(split, seq_len, packing) for packing in ("full_sentences", "documents"))
@@ -48,13 +42,13 @@ def test_rows_of_short_documents_in_many_shards_equal_slow_twin(
     assert sorted(chunks) == sorted((0, *ids[i : i + room], 2) for ids in whole for i in range(0, len(ids), room))
 
 
-def shard_in_sentences(texts: list[list[list[int]]]) -> Shard:
+def shard_in_sentences(texts):
     sentences = np.cumsum([len(part) for text in texts for part in text])
     documents = np.cumsum([sum(map(len, text)) for text in texts])
     return shard_of([i for text in texts for part in text for i in part], documents.tolist(), sentences.tolist())
 
 
-def test_an_epoch_is_every_row_once_however_it_is_split(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+def test_an_epoch_is_every_row_once_however_it_is_split(store, config):
     keys = {"masking.mask_share": 0.0, "masking.random_share": 0.0}  # shown as they are
     size = Loader(config(), store).rows.totals.rows
     batches = {}
@@ -68,13 +62,11 @@ def test_an_epoch_is_every_row_once_however_it_is_split(store: TokenStore, confi
     assert sorted(map(tuple, batches[4].tolist())) == sorted(map(tuple, everything.tolist()))
 
 
-def test_a_run_of_two_maskings_has_the_first_again_in_its_third_epoch(
-    store: TokenStore, config: Callable[..., RunConfig]
-) -> None:
+def test_a_run_of_two_maskings_has_the_first_again_in_its_third_epoch(store, config):
     """Causal rows, too. Without the key, each epoch has masks of its own, of which the first two are these."""
     shape = {"batch.micro_batch_rows": 32, "batch.virtual_workers": 1, "masking.causal_share": 0.3}
 
-    def seen(**keys: Any) -> dict[tuple[int, int], bytes]:
+    def seen(**keys):
         loader, found = Loader(config(**shape, **keys), store), {}
         for step in range(3 * loader.rows.totals.rows // 32):
             batch, (epochs, rows) = loader.batch(step, 0), loader.row_numbers(step, 0)
@@ -91,7 +83,7 @@ def test_a_run_of_two_maskings_has_the_first_again_in_its_third_epoch(
     assert np.mean([plain[2, row] == plain[0, row] for row in rows]) < 0.01
 
 
-def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store: TokenStore) -> None:
+def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store):
     batches = validation_batches(store, seq_len=32, packing="documents", max_rows=10, micro_batch_rows=4)
     assert [b.input_ids.shape for b in batches] == [(4, 32)] * 3
     assert (batches[-1].segment_ids[2:] == 0).all()
@@ -105,13 +97,13 @@ def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store: TokenS
     assert sum(batch.predicted for batch in whole) / tokens == pytest.approx(share, rel=0.06)
 
 
-def test_fewer_rows_than_a_batch_is_refused(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+def test_fewer_rows_than_a_batch_is_refused(store, config):
     with pytest.raises(StoreError, match="one step needs 8,000"):
         Loader(config(**{"batch.micro_batch_rows": 1000, "batch.virtual_workers": 8}), store)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_long_spans_are_copied_as_short_ones_are_gathered(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_spans_are_copied_as_short_ones_are_gathered(seed, monkeypatch):
     """The two ways of `Split.gather` agree on every token that a frame does not overwrite."""
     generator = np.random.default_rng(seed)
     sizes = [2000, 900, 1500]
@@ -136,9 +128,7 @@ def test_long_spans_are_copied_as_short_ones_are_gathered(seed: int, monkeypatch
 
 
 @pytest.mark.parametrize("packing", ["documents", "full_sentences"])
-def test_work_of_a_step_is_that_of_its_batches(
-    store: TokenStore, config: Callable[..., RunConfig], packing: str
-) -> None:
+def test_work_of_a_step_is_that_of_its_batches(store, config, packing):
     """From the plan alone, as against counting in the rows: positions in use and pairs that attend to each other."""
     loader = Loader(config(**{"data.packing": packing}), store)
     for step in range(7):

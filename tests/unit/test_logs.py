@@ -4,10 +4,7 @@ import json
 import os
 import time
 import tracemalloc
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,11 +21,11 @@ from maskwright.run.heartbeat import Beat, write_beat
 from maskwright.run.starts import Starts
 
 
-def test_whole_lines_as_they_come(tmp_path: Path) -> None:
+def test_whole_lines_as_they_come(tmp_path):
     path = tmp_path / "log.txt"
     log = GrowingLog(Folder(str(tmp_path)), None)
 
-    def read(text: str = "", mode: str = "a") -> list[str]:
+    def read(text="", mode="a"):
         with path.open(mode) as file:
             file.write(text)
         return list(log.news())
@@ -49,9 +46,7 @@ def test_whole_lines_as_they_come(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("piece_bytes", [1, 5, 64, 1 << 18])
 @pytest.mark.parametrize("text", ["", "\n", "one", "one\n", "one\n\ntwo\n", "one\n\n" + "long " * 9 + "\nthree"])
-def test_the_last_lines_are_found_from_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, piece_bytes: int
-) -> None:
+def test_the_last_lines_are_found_from_the_end(tmp_path, monkeypatch, text, piece_bytes):
     monkeypatch.setattr(grown, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(grown, "BLOCK_BYTES", piece_bytes)
     folder = Folder(str(tmp_path))
@@ -63,7 +58,7 @@ def test_the_last_lines_are_found_from_the_end(
         assert text[begin:] == "".join(f"{line}\n" for line in last)[: None if text.endswith("\n") else -1]
 
 
-def test_the_end_of_a_long_log_takes_no_memory(tmp_path: Path) -> None:
+def test_the_end_of_a_long_log_takes_no_memory(tmp_path):
     """And a run that goes on afterwards shows its next lines."""
     path = tmp_path / "log.txt"
     path.write_text("".join(f"line {number}\n" for number in range(2_000_000)))
@@ -81,23 +76,23 @@ def test_the_end_of_a_long_log_takes_no_memory(tmp_path: Path) -> None:
 class Run:
     """A folder in which a run seems to go on, by a clock that the test turns."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.now = folder, float(int(time.time()))  # as exact in a file
         self.status = Status("training", 5, 10, host="far", pid=7)
         self.actions: dict[int, object] = {}
         self.polls = 0
         self.lines: list[str] = []
 
-    def write(self, **keys: object) -> None:
+    def write(self, **keys):
         self.folder.mkdir(exist_ok=True)
-        self.status = replace(self.status, heartbeat=self.now, **keys)  # type: ignore[arg-type]
+        self.status = replace(self.status, heartbeat=self.now, **keys)
         (self.folder / "status.json").write_text(json.dumps(asdict(self.status)))
 
-    def log(self, text: str) -> None:
+    def log(self, text):
         with (self.folder / "log.txt").open("a") as file:
             file.write(text)
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now += seconds
         self.polls += 1
         assert self.polls < 2000
@@ -105,19 +100,17 @@ class Run:
         if callable(action):
             action()
 
-    def take(self, host: int | None, line: str) -> None:
+    def take(self, host, line):
         assert host is None
         self.lines.append(line)
 
-    def follow(self) -> int:
+    def follow(self):
         folder = str(self.folder)
         return follow(folder, None, write=self.take, clock=lambda: self.now, sleep=self.sleep)
 
 
 @pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 3), ("stopped", 76)])
-def test_it_waits_for_the_start_and_ends_with_the_runs_code(
-    tmp_path: Path, phase: str, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_waits_for_the_start_and_ends_with_the_runs_code(tmp_path, phase, code, capsys):
     run = Run(tmp_path / "run")
     run.actions = {
         5: lambda: (run.write(), run.log("2026  step 1  loss 2\n")),
@@ -131,7 +124,7 @@ def test_it_waits_for_the_start_and_ends_with_the_runs_code(
     assert run.polls < 30
 
 
-def test_after_a_lost_process_it_waits_for_the_launcher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_a_lost_process_it_waits_for_the_launcher(tmp_path, capsys):
     run = Run(tmp_path / "run")
     run.write()
     run.actions = {
@@ -151,14 +144,14 @@ def test_after_a_lost_process_it_waits_for_the_launcher(tmp_path: Path, capsys: 
     assert run.follow() == 75 and run.now == began  # over long ago
 
 
-def test_a_run_that_ended_without_a_word(tmp_path: Path) -> None:
+def test_a_run_that_ended_without_a_word(tmp_path):
     run = Run(tmp_path / "run")
     run.write()
     (run.folder / "processes").mkdir()
     gone = 2**22 + 1
     values = dict.fromkeys(("started", "time", "stepped", "since", "moved"), run.now)
     here = {"host": "h", "machine": this_pid_space(), "pid": gone, "pid_started": 1, "start": "s", "attempt": 1}
-    beat = Beat(rank=0, world_size=1, **here, **values, every_seconds=5.0, step=5, doing="computing")  # type: ignore[arg-type]
+    beat = Beat(rank=0, world_size=1, **here, **values, every_seconds=5.0, step=5, doing="computing")
     write_beat(str(run.folder / "processes"), beat)
     assert look(str(run.folder)).state == "lost"
     assert run.follow() == 1
@@ -177,9 +170,7 @@ def test_a_run_that_ended_without_a_word(tmp_path: Path) -> None:
          ["start 3 of 6 without a newer checkpoint than step 2,500"]),
     ],
 )  # fmt: skip
-def test_limits_and_starts_in_vain_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: dict[str, Any], said: list[str]
-) -> None:
+def test_limits_and_starts_in_vain_are_shown(tmp_path, monkeypatch, starts, said):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     run = Run(tmp_path / "run")
@@ -191,7 +182,7 @@ def test_limits_and_starts_in_vain_are_shown(
     assert found.to_json()["starts"] == asdict(Starts(**starts))
 
 
-def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show(tmp_path, capsys):
     run = Run(tmp_path / "run")
     with pytest.raises(InputError):
         show(str(run.folder), None, write=run.take)
@@ -205,7 +196,7 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         follow("memory://nowhere", None, write=run.take)
 
 
-def test_a_document_for_each_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_for_each_line(tmp_path, capsys):
     run = Run(tmp_path / "run")
     run.write(phase="failed", exit=3, message="so it was")
     run.log('one "é"\nhttps://me:hunter22@host/x\n')
@@ -223,21 +214,21 @@ def test_a_document_for_each_line(tmp_path: Path, capsys: pytest.CaptureFixture[
 # ---- following a job -------------------------------------------------------------------------------------------------
 
 
-def cloud(reason: str) -> CloudError:
+def cloud(reason):
     return CloudError("no", reason=reason)
 
 
 @pytest.mark.parametrize("reason", ["unreached", "failed", "quota"])
-def test_an_error_that_may_pass_is_shown_once(reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answers: Iterator[MaskwrightError | str | None] = iter([cloud(reason), cloud(reason), None, cloud(reason), "end"])
+def test_an_error_that_may_pass_is_shown_once(reason, capsys):
+    answers = iter([cloud(reason), cloud(reason), None, cloud(reason), "end"])
 
-    def poll() -> str | None:
+    def poll():
         answer = next(answers)
         if isinstance(answer, MaskwrightError):
             raise answer
         return answer
 
-    rounds: list[int] = []
+    rounds = []
     assert until_over(poll, "ray:1", 0.0, meanwhile=lambda: rounds.append(1)) == "end"
     assert capsys.readouterr().err.count("the job continues; trying again") == 2  # it had passed in between
     assert len(rounds) == 4
@@ -253,8 +244,8 @@ def test_an_error_that_may_pass_is_shown_once(reason: str, capsys: pytest.Captur
     ],
     ids=str,
 )
-def test_any_other_error_ends_the_following_at_once(error: MaskwrightError, capsys: pytest.CaptureFixture[str]) -> None:
-    def poll() -> None:
+def test_any_other_error_ends_the_following_at_once(error, capsys):
+    def poll():
         raise error
 
     with pytest.raises(type(error)) as raised:

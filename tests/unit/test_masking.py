@@ -7,21 +7,21 @@ from reference import oracles
 
 from maskwright.config.masking import Masking
 from maskwright.data import bits
-from maskwright.data.masking import LONGER_SPANS, Kind, Masker, mask_rows, slots_per_row
+from maskwright.data.masking import LONGER_SPANS, Masker, mask_rows, slots_per_row
 
-KINDS: tuple[Kind, ...] = ("token", "whole_word", "span")
+KINDS = ("token", "whole_word", "span")
 VOCABULARY = 300
 SPECIAL = {0, 1, 2, 3, VOCABULARY - 1}
 
 
-def masker() -> Masker:
+def masker():
     special = np.zeros(VOCABULARY, bool)
     special[sorted(SPECIAL)] = True
     word_start = np.random.default_rng(5).random(VOCABULARY) < 0.6
     return Masker(special, word_start, np.flatnonzero(~special).astype(np.int32), VOCABULARY - 1)
 
 
-def rows(count: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def rows(count, length, seed):
     """Random chunks framed by specials, and padding at the end."""
     generator = np.random.default_rng(seed)
     ids, segments = np.ones((count, length), np.int32), np.zeros((count, length), np.int32)
@@ -44,9 +44,7 @@ def rows(count: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     seed=st.integers(0, 2**32),
 )
 @cases(150)
-def test_masking_equals_slow_twin(
-    kind: Kind, rate: float, mask_share: float, rest: float, length: int, seed: int
-) -> None:
+def test_masking_equals_slow_twin(kind, rate, mask_share, rest, length, seed):
     """Row by row, of any epoch and number: so whole words are masked whole, special tokens and padding stay, and a row
     depends on nothing but its number and epoch."""
     ids, segments = rows(4, length, seed)
@@ -82,7 +80,7 @@ def test_masking_equals_slow_twin(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("word_tokens", [1, 5, 10, 40, 10_000])
 @pytest.mark.parametrize("length", [64, 512])
-def test_rate_and_shares_hold_for_words_of_any_length(kind: Kind, word_tokens: int, length: int) -> None:
+def test_rate_and_shares_hold_for_words_of_any_length(kind, word_tokens, length):
     """Words of 5 to 40 tokens, or one endless word as in Chinese: still 15 %, and few rows without any prediction."""
     generator = np.random.default_rng(word_tokens)
     starts = np.zeros(VOCABULARY, bool)
@@ -111,14 +109,14 @@ def test_rate_and_shares_hold_for_words_of_any_length(kind: Kind, word_tokens: i
         assert (seen == truth).mean() == pytest.approx(0.1 + 0.1 / 295, abs=0.01)
 
 
-def test_span_lengths_are_geometric_whatever_the_processor() -> None:
+def test_span_lengths_are_geometric_whatever_the_processor():
     """Whole numbers, each at most one draw of 2^53 from 2^53 (1 - 0.8^n)."""
     exact = [2**53 - 2**53 * 4**n // 5**n for n in range(1, 10)]
     assert np.abs(LONGER_SPANS.astype(np.int64) - exact).max() <= 1
 
 
 @pytest.mark.parametrize("share", [0.0, 2.0**-53, 0.1, 0.8, 0.7 + 0.2, 1.0 - 2.0**-53, 1.0, 0.9 + 0.1 + 2.0**-52])
-def test_draws_below_a_share_are_those_whose_number_is(share: float) -> None:
+def test_draws_below_a_share_are_those_whose_number_is(share):
     """Also next to the share itself, and at both ends of the 64 bits."""
     border = min(int(share * 2**53), 2**53 - 1) << 11
     near = [min(max(border + step, 0), 2**64 - 1) for step in (-2049, -2048, -1, 0, 1, 2047, 2048, 4096)]

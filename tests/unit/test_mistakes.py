@@ -2,8 +2,6 @@
 
 import re
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.main
@@ -16,17 +14,17 @@ from maskwright.config.foreign_names import FINETUNING, FOREIGN, OPTIONS, VALUES
 from maskwright.config.settings import Guide, Section, is_misspelt, keys_in, keys_of
 from maskwright.core.errors import ConfigError
 
-LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
+LEAST = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> str:
+def recipe(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("data: {store: s}\nschedule: {steps: 100, warmup_steps: 3}\n")
     return str(path)
 
 
-def told(values: dict[str, Any]) -> str:
+def told(values):
     with pytest.raises(ConfigError) as caught:
         c.build_config(values, "run.yaml")
     return str(caught.value)
@@ -58,14 +56,14 @@ def told(values: dict[str, Any]) -> str:
         ("schedule={kind: wsd}", "key schedule.steps is missing"),
     ],
 )
-def test_what_the_command_line_gave_is_blamed_on_it(override: str, words: str, recipe: str) -> None:
+def test_what_the_command_line_gave_is_blamed_on_it(override, words, recipe):
     with pytest.raises(ConfigError) as caught:
         c.read_config(recipe, [override])
     assert str(caught.value).startswith(f"--set {override.partition('=')[0]}: ") and words in str(caught.value)
     assert str(caught.value).count("\n") == 0
 
 
-def test_every_mistake_is_named_on_a_line_of_its_own() -> None:
+def test_every_mistake_is_named_on_a_line_of_its_own():
     foreign = {"learning_rate": 1e-3, "num_train_epochs": 3, "trainer": {"seq_length": 12}, "optimizer": None}
     header, *lines = told({"schedul": {"steps": 10}, "model": {"size": "tiny"}, **foreign}).splitlines()
     assert header == "run.yaml: has 7 mistakes; each line below shows how to fix one"
@@ -82,7 +80,7 @@ def test_every_mistake_is_named_on_a_line_of_its_own() -> None:
     assert "  unknown key trainer.seq_length. Fix: did you mean data.seq_len?" in lines
 
 
-def test_what_is_misspelt_or_empty_is_not_missing_as_well() -> None:
+def test_what_is_misspelt_or_empty_is_not_missing_as_well():
     assert told({"data": {"stor": "s"}, "schedule": {"steps": 1}}).endswith("data.stor. Fix: did you mean data.store?")
     assert told({**LEAST, "schedule": None}).startswith("run.yaml: section schedule is empty. Fix: give it schedule.st")
     missing = "run.yaml: key schedule.steps is missing. Fix: add it, an integer ≥ 1, or null: "
@@ -90,14 +88,14 @@ def test_what_is_misspelt_or_empty_is_not_missing_as_well() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"model": None}, {"model": {}}])
-def test_a_section_whose_every_key_may_be_left_out_says_what_it_lacks(given: dict[str, Any]) -> None:
+def test_a_section_whose_every_key_may_be_left_out_says_what_it_lacks(given):
     with pytest.raises(ConfigError) as caught:
         build_finetune_config({"data": {"train": "news.csv"}, **given}, "news.yaml")
     fix = "name a run or a model folder as model.init_from; or give model.tokenizer and a size"
     assert str(caught.value) == f"news.yaml: model: model has neither init_from nor tokenizer. Fix: {fix}"
 
 
-def test_a_section_that_nothing_speaks_for_is_named_itself() -> None:
+def test_a_section_that_nothing_speaks_for_is_named_itself():
     class Inner(Section):
         name: str | None = None
 
@@ -110,7 +108,7 @@ def test_a_section_that_nothing_speaks_for_is_named_itself() -> None:
     assert str(error) == "a.yaml: section inner is missing. Fix: add it, with keys: name"
 
 
-def test_names_of_other_programs_lead_to_real_keys() -> None:
+def test_names_of_other_programs_lead_to_real_keys():
     """A key takes the value that is named with it; a sentence speaks of keys that are there."""
     known = keys_of(c.RunConfig)
     for table, keys, section in ((FOREIGN, known, c.RunConfig), (FINETUNING, keys_of(FinetuneConfig), FinetuneConfig)):
@@ -142,20 +140,20 @@ def test_names_of_other_programs_lead_to_real_keys() -> None:
         ("model.layers", 6, "did you mean model.num_hidden_layers?"),
     ],
 )
-def test_a_key_of_another_program_brings_its_value(key: str, value: Any, fix: str) -> None:
+def test_a_key_of_another_program_brings_its_value(key, value, fix):
     section, _, leaf = key.rpartition(".")
     given = {section: {**LEAST.get(section, {}), leaf: value}} if section else {leaf: value}
     assert f"Fix: {fix}" in told({**LEAST, **given})
 
 
-def test_a_misspelt_name_has_a_typo_or_two() -> None:
+def test_a_misspelt_name_has_a_typo_or_two():
     near = [("stepz", "steps"), ("stpes", "steps"), ("learnin_rat", "learning_rate"), ("kepe", "keep")]
     far = [("sched", "seed"), ("pooler", "power"), ("labels", "phases"), ("eps", "steps"), ("kepy", "keep")]
     assert [is_misspelt(*pair) for pair in near + far] == [True] * len(near) + [False] * len(far)
 
 
-def test_options_of_other_programs_lead_to_real_options() -> None:
-    groups: list[Any] = [typer.main.get_command(main.app)]
+def test_options_of_other_programs_lead_to_real_options():
+    groups = [typer.main.get_command(main.app)]
     known = set()
     for command in groups:
         if hasattr(command, "list_commands"):  # those of `submit` are made on demand
@@ -170,15 +168,13 @@ class OutOfMemoryError(RuntimeError):
 
 @pytest.mark.parametrize("error", [MemoryError, OutOfMemoryError])
 @pytest.mark.parametrize("command", [*main.LESS_MEMORY, "export"])
-def test_what_takes_less_memory_is_there_in_the_command(
-    command: str, error: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    known: Any = typer.main.get_command(main.app)
+def test_what_takes_less_memory_is_there_in_the_command(command, error, monkeypatch, capsys):
+    known = typer.main.get_command(main.app)
     options = {option for parameter in known.commands[command].params for option in parameter.opts}
     config = {"pretrain": c.RunConfig, "finetune": FinetuneConfig, "compare": FinetuneConfig}.get(command)
     keys = {*keys_of(config)} if config else set()
 
-    def fail(**_: object) -> None:
+    def fail(**_):
         raise error
 
     monkeypatch.setattr(main, "app", fail)

@@ -1,9 +1,5 @@
 """Mixtures of stores: which source each row is from, beside a twin that counts row by row."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from conftest import documents, prepared, small_config
@@ -11,7 +7,6 @@ from drawn import cases
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data import mixing
 from maskwright.data.loader import Loader
@@ -19,16 +14,13 @@ from maskwright.data.mixing import counts_in_block, mixed_order, weights_by_size
 from maskwright.data.opening import open_store
 from maskwright.data.order import RowOrder, order
 from maskwright.data.prepare.request import PrepareOptions
-from maskwright.data.store import TokenStore
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.sources import Sources
 
 SEED = 3
 
 
-def slow_mixture(
-    sizes: list[int], weights: list[float], most: list[float | None], rows: int
-) -> list[tuple[int, int, int]]:
+def slow_mixture(sizes, weights, most, rows):
     """(source, its epoch, its row) of each row, with nothing but counters."""
     given, weights, result = [0] * len(sizes), list(weights), []
     start = block = 0
@@ -63,7 +55,7 @@ SOURCES = st.tuples(
 @example([(32, 1.0, 1.0), (100, 1.0, None)])  # one ends with a block
 @example([(9, 0.1, 0.2), (400, 0.8, None), (11, 0.1, 1.0)])  # a row of the first
 @cases(20)
-def test_mixed_order_equals_slow_twin(sources: list[tuple[int, float, float | None]]) -> None:
+def test_mixed_order_equals_slow_twin(sources):
     sizes, weights, most = (list(part) for part in zip(*sources, strict=True))
     assume(all(limit is None or limit * size >= 1 for size, limit in zip(sizes, most, strict=True)))
     with pytest.MonkeyPatch.context() as patch:
@@ -88,7 +80,7 @@ def test_mixed_order_equals_slow_twin(sources: list[tuple[int, float, float | No
                 mixed.at(np.array([mixed.end]))
 
 
-def test_weights_by_size() -> None:
+def test_weights_by_size():
     assert weights_by_size([300, 100], 1.0) == [0.75, 0.25]
     assert weights_by_size([300, 100], 0.0) == [0.5, 0.5]
     assert weights_by_size([1_000_000, 100], 0.5) == pytest.approx([1000 / 1010, 10 / 1010])
@@ -97,7 +89,7 @@ def test_weights_by_size() -> None:
 
 
 @pytest.fixture(scope="module")
-def second(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+def second(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("second")
     text = "\n\n".join("\n".join(lines) for lines in documents(80, seed=7))
     (folder / "other.txt").write_text(text, encoding="utf-8")
@@ -106,22 +98,20 @@ def second(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenSto
 
 
 @pytest.fixture(scope="module")
-def mixed(store: TokenStore, second: TokenStore) -> Callable[..., RunConfig]:
-    def config(first: dict[str, Any] | None = None, other: dict[str, Any] | None = None, **keys: Any) -> RunConfig:
+def mixed(store, second):
+    def config(first=None, other=None, **keys):
         sources = {"a": {"store": store.location} | (first or {}), "b": {"store": second.location} | (other or {})}
         return small_config(store.location, **{"data.store": None, "data.mixture": sources, **keys})
 
     return config
 
 
-def loader(config: RunConfig) -> Loader:
+def loader(config):
     return Loader(config, open_store(config.data))
 
 
 @pytest.mark.parametrize("packing", ["documents", "full_sentences"])
-def test_rows_of_a_mixture_are_those_of_its_stores(
-    packing: str, mixed: Callable[..., RunConfig], store: TokenStore, second: TokenStore
-) -> None:
+def test_rows_of_a_mixture_are_those_of_its_stores(packing, mixed, store, second):
     whole = loader(mixed({"weight": 1.0}, {"weight": 2.0}, **{"data.packing": packing}))
     alone = [loader(small_config(one.location, **{"data.packing": packing})) for one in (store, second)]
     sizes = [side.rows.totals.rows for side in alone]
@@ -141,7 +131,7 @@ def test_rows_of_a_mixture_are_those_of_its_stores(
     assert both == tuple(one + two for one, two in zip(*works, strict=True))
 
 
-def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path) -> None:
+def test_colons_and_alpha(store, second, tmp_path):
     (tmp_path / "shard0").symlink_to(store.location)
     (tmp_path / "shard1").symlink_to(second.location)
     both = f"{tmp_path}/shard0:{tmp_path}/shard1"
@@ -165,16 +155,12 @@ def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path)
         ({"stor": "x"}, {}, {}, "stor"),
     ],
 )
-def test_mixtures_that_cannot_be_are_refused(
-    first: dict[str, Any], other: dict[str, Any], keys: dict[str, Any], why: str, mixed: Callable[..., RunConfig]
-) -> None:
+def test_mixtures_that_cannot_be_are_refused(first, other, keys, why, mixed):
     with pytest.raises(ConfigError, match=why):
         mixed(first, other, **keys)
 
 
-def test_sources_that_do_not_fit_are_refused(
-    mixed: Callable[..., RunConfig], tokenizer_of: Callable[[str], str], tokenizer: str, tmp_path: Path
-) -> None:
+def test_sources_that_do_not_fit_are_refused(mixed, tokenizer_of, tokenizer, tmp_path):
     with pytest.raises(ConfigError, match=r"every source has reached its max_epochs after \d+ of 400 steps"):
         prepare_run(mixed({"max_epochs": 1.0}, {"max_epochs": 1.0}, **{"schedule.steps": 400}))
     (tmp_path / "few.txt").write_text("A dog saw stones.\n", encoding="utf-8")

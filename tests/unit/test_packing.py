@@ -14,7 +14,7 @@ from maskwright.data.packing import best_fit, plan, plan_documents
 
 @given(st.integers(3, 70), st.data())
 @cases(80)
-def test_best_fit_equals_slow_twin(capacity: int, data: st.DataObject) -> None:
+def test_best_fit_equals_slow_twin(capacity, data):
     sizes = np.array(data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=120)))
     items, first = best_fit(sizes, capacity)
     assert sorted(items.tolist()) == list(range(len(sizes)))
@@ -27,7 +27,7 @@ def test_best_fit_equals_slow_twin(capacity: int, data: st.DataObject) -> None:
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=60), st.integers(3, 70))
 @cases(60)
-def test_documents_are_cut_into_chunks_that_cover_each_token_once(sizes: list[int], seq_len: int) -> None:
+def test_documents_are_cut_into_chunks_that_cover_each_token_once(sizes, seq_len):
     ends = np.cumsum(sizes)
     planned = plan_documents(ends, seq_len)
     pieces = planned.all_pieces()
@@ -39,14 +39,14 @@ def test_documents_are_cut_into_chunks_that_cover_each_token_once(sizes: list[in
     assert (document_of[0] == document_of[1]).all()
 
 
-def test_full_sentences_needs_sentences() -> None:
+def test_full_sentences_needs_sentences():
     with pytest.raises(StoreError, match="no sentence ends"):
         plan(np.array([10]), None, 16, "full_sentences")
 
 
-def rows_one_by_one(documents: np.ndarray, sentences: np.ndarray, seq_len: int) -> list[list[tuple[int, int, int]]]:
+def rows_one_by_one(documents, sentences, seq_len):
     """Rows of (start, length, number of `</s>` after)."""
-    units: list[tuple[int, int, int]] = []
+    units = []
     separators, begin = documents[:-1].tolist(), 0
     for end in sentences.tolist():
         while end - begin > seq_len - 2:
@@ -56,7 +56,7 @@ def rows_one_by_one(documents: np.ndarray, sentences: np.ndarray, seq_len: int) 
         begin = end
         while separators and separators[0] <= end:
             units.append((separators.pop(0), 0, 1))
-    rows: list[list[tuple[int, int, int]]] = [[]]
+    rows = [[]]
     for unit in units:
         if sum(length + eos for _, length, eos in [*rows[-1], unit]) > seq_len - 1:
             rows.append([])
@@ -69,7 +69,7 @@ def rows_one_by_one(documents: np.ndarray, sentences: np.ndarray, seq_len: int) 
     st.integers(4, 40),
 )
 @cases(150)
-def test_full_sentences_equal_slow_twin(made: list[tuple[int, bool]], seq_len: int) -> None:
+def test_full_sentences_equal_slow_twin(made, seq_len):
     """Sentences of any size, some empty and some longer than a row; behind some, a document ends."""
     sentences = np.cumsum([size for size, _ in made])
     documents = np.append(sentences[:-1][[ends for _, ends in made[:-1]]], sentences[-1])
@@ -92,18 +92,18 @@ SEEDS, EPOCHS = st.integers(0, 2**40), st.integers(0, 99)
 
 @given(st.integers(1, 5_000), SEEDS, EPOCHS)
 @cases(60)
-def test_order_visits_every_row_once(size: int, seed: int, epoch: int) -> None:
+def test_order_visits_every_row_once(size, seed, epoch):
     assert sorted(order(seed, epoch, np.arange(size), size).tolist()) == [*range(size)]
 
 
 @given(st.integers(1, 2**30), SEEDS, EPOCHS, st.data())
 @cases(60)
-def test_order_equals_slow_twin(size: int, seed: int, epoch: int, data: st.DataObject) -> None:
+def test_order_equals_slow_twin(size, seed, epoch, data):
     index = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=9))
     assert order(seed, epoch, np.array(index), size).tolist() == [oracles.order(seed, epoch, i, size) for i in index]
 
 
-def test_order_differs_between_epochs_and_seeds_and_looks_random() -> None:
+def test_order_differs_between_epochs_and_seeds_and_looks_random():
     index = np.arange(10_000)
     first = order(0, 0, index, 10_000)
     for other in (order(0, 1, index, 10_000), order(1, 0, index, 10_000)):

@@ -9,15 +9,12 @@ import importlib
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from re import _compiler as compiler  # type: ignore[attr-defined]
-from re import _constants as codes  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
-from types import FrameType
-from typing import Any
+from re import _compiler as compiler
+from re import _constants as codes
+from re import _parser as parser
 
 import pytest
 
@@ -30,10 +27,10 @@ SIGNS = [*"xX0 _-.,:/=\n\t'\"@#&?;<>()[]{}|+*~%$!^`\\\u00e9\u4e2d", *map(chr, ra
 REPEATS = {codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT}
 
 
-def patterns() -> Iterator[tuple[str, str, int, str]]:
+def patterns():
     """(where, pattern, flags, function) of each call of re's functions in the source."""
     sources = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
-    uses: dict[str, set[str]] = defaultdict(set)
+    uses = defaultdict(set)
     for source in sources.values():
         for owner, function in re.findall(r"\b(\w+)(?=\.(\w+))", source):
             uses[owner].add(function)
@@ -64,14 +61,14 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
                 yield where, text, number, function
 
 
-def called(node: ast.Call) -> str:
+def called(node):
     """The name of a module's function that is called; of anything else, nothing."""
     function = node.func
     in_module = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
     return f"{function.value.id}.{function.attr}" if in_module else ""
 
 
-def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, str]]:
+def assigned(node):
     """(value, name) of each that is assigned."""
     (target,) = node.targets[:1]
     if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
@@ -80,7 +77,7 @@ def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, str]]:
         yield node.value, ast.unparse(target)
 
 
-def said_by(node: ast.expr, names: dict[str, Any]) -> Any:
+def said_by(node, names):
     """What an expression is in its module, with an x for what a function puts into it; None if all is a function's."""
     try:
         return eval(ast.unparse(node), names)
@@ -94,7 +91,7 @@ def said_by(node: ast.expr, names: dict[str, Any]) -> Any:
 FOUND = list(patterns())
 
 
-def sample(node: Any) -> str:
+def sample(node):
     """Some text that a part of a pattern takes."""
     text = ""
     for code, value in node:
@@ -114,7 +111,7 @@ def sample(node: Any) -> str:
     return text
 
 
-def worst(node: Any, before: str = "") -> Iterator[tuple[str, str]]:
+def worst(node, before=""):
     """(what stands before, what is repeated) for each part of a pattern that may be repeated, and for the whole."""
     for number, (code, value) in enumerate(node):
         ahead = before + sample(node[:number])
@@ -133,7 +130,7 @@ def worst(node: Any, before: str = "") -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "pattern", "flags", "function"), FOUND, ids=[one[0] for one in FOUND])
-def test_each_pattern_is_linear(where: str, pattern: str, flags: int, function: str) -> None:
+def test_each_pattern_is_linear(where, pattern, flags, function):
     for before, again in sorted({(before, again) for before, again in worst(parser.parse(pattern, flags)) if again}):
         text = before + again * (CHARACTERS // len(again)) + "\n\0"
         tried = f"{function} is worse than linear on {before[:40]!r}, then {again[:40]!r} again and again"
@@ -141,7 +138,7 @@ def test_each_pattern_is_linear(where: str, pattern: str, flags: int, function: 
             apply(re.compile(pattern, flags), function, text)
 
 
-def apply(pattern: re.Pattern[str], function: str, text: str) -> None:
+def apply(pattern, function, text):
     if function in ANCHORED:
         getattr(pattern, function)(text)
     else:
@@ -150,10 +147,10 @@ def apply(pattern: re.Pattern[str], function: str, text: str) -> None:
 
 
 @contextmanager
-def hanging(message: str) -> Iterator[None]:
+def hanging(message):
     """Raises `AssertionError` after some seconds."""
 
-    def hangs(number: int, frame: FrameType | None) -> None:
+    def hangs(number, frame):
         raise AssertionError(message)
 
     previous = signal.signal(signal.SIGALRM, hangs)
@@ -166,7 +163,7 @@ def hanging(message: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("pattern", [r"[\w.+-]+@\w+\.\w+", r"([a-z][a-z0-9+.-]*://)([^\s/]*)@", r"(a+)+b"])
-def test_what_is_quadratic_would_be_found(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_quadratic_would_be_found(pattern, monkeypatch):
     """As addresses of mails and servers once were looked for."""
     monkeypatch.setitem(globals(), "SECONDS", 1)
     with pytest.raises(AssertionError, match="worse than linear"):

@@ -1,8 +1,6 @@
 """Phases: where they end, what they change, and which rows each one reads."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows
 from maskwright.data.opening import open_store
 from maskwright.data.rows import open_rows
-from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
@@ -27,12 +24,12 @@ from maskwright.tasks.pretrain.run import pretrain
 Config = Callable[..., RunConfig]
 
 
-def build(phases: list[dict[str, Any]], **keys: Any) -> RunConfig:
-    plain: dict[str, Any] = {"data": {"store": "s", "seq_len": 512}, "schedule": {"steps": 100}}
+def build(phases, **keys):
+    plain = {"data": {"store": "s", "seq_len": 512}, "schedule": {"steps": 100}}
     return build_config({**plain, "batch": {"virtual_workers": 8}, "phases": phases, **keys}, "run.yaml")
 
 
-def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
+def test_each_stage_is_the_run_with_what_its_phase_sets():
     tokens = 40 * 64 * 128 + 2 * 128 * 128
     first = {"until_share": 0.4, "seq_len": 128, "masking_rate": 0.4}
     second = {"until_step": 42, "seq_len": 128, "rows_per_step": 128}
@@ -43,7 +40,7 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
     one, two, three, rest = (stage.config for stage in stages)
     plain = build([])
 
-    def at(step: int) -> RunConfig:
+    def at(step):
         return stage_at(stages, step).config
 
     assert rest == plain and at(99) == at(500) == rest and at(41) == two
@@ -74,15 +71,13 @@ TWO, EPOCHS = {"data": {"mixture": {"a": "x", "b": "y"}}}, {"schedule": {"epochs
         ([{"until_step": 9, "mixture_weights": {"a": 1, "b": 2}}], EPOCHS | TWO, "one length and one mixture, and"),
     ],
 )
-def test_phases_that_cannot_be_are_refused_in_one_line(
-    phases: list[dict[str, Any]], keys: dict[str, Any], why: str
-) -> None:
+def test_phases_that_cannot_be_are_refused_in_one_line(phases, keys, why):
     with pytest.raises(ConfigError) as refused:
         build(phases, **keys)
     assert why in str(refused.value) and str(refused.value).count("\n") == 0
 
 
-def phased(config: Config, **keys: Any) -> RunConfig:
+def phased(config, **keys):
     """A third of the rows with 16 tokens, some with 24, the rest with 32."""
     phases = [
         {"until_step": 30, "seq_len": 16, "rows_per_step": 16},
@@ -92,13 +87,13 @@ def phased(config: Config, **keys: Any) -> RunConfig:
     return config(**{"schedule.steps": 200, "phases": phases, **keys})
 
 
-def rows_read(loader: Loader, begin: int, end: int) -> list[tuple[int, int]]:
+def rows_read(loader, begin, end):
     """(epoch, row) of each row of these updates."""
     numbers = [loader.row_numbers(step, worker) for step in range(begin, end) for worker in (0, 1)]
     return [pair for epochs, rows in numbers for pair in zip(epochs.tolist(), rows.tolist(), strict=True)]
 
 
-def test_each_phase_has_epochs_of_its_own(store: TokenStore, config: Config) -> None:
+def test_each_phase_has_epochs_of_its_own(store, config):
     """Every row once in each of them, in the order of that epoch; no two phases have an epoch of one number, so masks
     are drawn anew."""
     loader = Loader(phased(config), store)
@@ -118,7 +113,7 @@ def test_each_phase_has_epochs_of_its_own(store: TokenStore, config: Config) -> 
     assert rows_read(Loader(plain, store), 0, 200) == rows_read(Loader(config(), store), 0, 200), "rows go on"
 
 
-def test_a_mixture_changes_its_weights(store: TokenStore, tmp_path: Path) -> None:
+def test_a_mixture_changes_its_weights(store, tmp_path):
     """In the middle only one source is read, with shorter rows; before and after, both are."""
     (tmp_path / "again").symlink_to(store.location)
     sources = {"a": {"store": store.location, "weight": 3}, "b": {"store": str(tmp_path / "again"), "weight": 1}}
@@ -148,7 +143,7 @@ def test_a_mixture_changes_its_weights(store: TokenStore, tmp_path: Path) -> Non
         prepare_run(small_config("", **{**keys, "data.mixture": limited}))
 
 
-def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None:
+def test_max_epochs_are_of_all_phases(store, tmp_path):
     (tmp_path / "again").symlink_to(store.location)
     sources = {
         "a": {"store": store.location, "weight": 1, "max_epochs": 1},
@@ -160,9 +155,7 @@ def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None
     assert 0.99 < epochs <= 1 and "from a, 1.00 epochs" in ready.loader.describe()[0]
 
 
-def test_a_base_of_rotary_positions_is_trained_with_and_exported(
-    config: Config, store: TokenStore, tmp_path: Path
-) -> None:
+def test_a_base_of_rotary_positions_is_trained_with_and_exported(config, store, tmp_path):
     """A run whose every update has the base is the run of a model that has it; one that never reaches it is not."""
     keys = {"model.architecture": "modernbert", "schedule.steps": 4, "schedule.warmup_steps": 1}
     keys |= {"checkpoint.save_every_steps": 2}

@@ -6,17 +6,15 @@ import json
 import math
 import re
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from recipe_times import table
 from scipy import stats
 
 from maskwright.cli.main import run
-from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.pretraining import build_config
 from maskwright.core.console import human_bytes
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.engines.jax.aot import Collective, CompileRequest, CompileResult
@@ -26,7 +24,7 @@ from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
 from maskwright.tasks.planning import measure, show
 from maskwright.tasks.planning import slices as task
-from maskwright.tasks.planning.cost import Interval, Work, memory, pretraining_work, seconds_of, step_seconds, time_here
+from maskwright.tasks.planning.cost import Interval, memory, pretraining_work, seconds_of, step_seconds, time_here
 from maskwright.tasks.planning.show import PlanReport, projected
 from maskwright.tasks.pretrain.model import model_without_store
 from maskwright.tasks.pretrain.prepare import planned, prepare_run
@@ -35,7 +33,7 @@ from maskwright.tasks.start.capacity import checkpoint_bytes, state
 VOCABULARY = 50_265
 
 
-def work(size: str, rows: int, tokens: int, words: int = VOCABULARY, **keys: Any) -> Work:
+def work(size, rows, tokens, words=VOCABULARY, **keys):
     """Of a run without a store, whose rows are one document each, as in the benchmarks."""
     run_keys = {
         "data": {"store": "nowhere", "seq_len": tokens},
@@ -48,7 +46,7 @@ def work(size: str, rows: int, tokens: int, words: int = VOCABULARY, **keys: Any
     return pretraining_work(config, model_without_store(config, words))
 
 
-def speed(one: Work, on: str) -> Interval:
+def speed(one, on):
     """Tokens a second."""
     return projected(one, place(on)).tokens_per_second
 
@@ -74,9 +72,7 @@ MODERNBERT = {
         ("nano", 256, 128, {}, 7_922_347, 0.2),
     ],
 )
-def test_the_model_is_near_what_an_h200_did(
-    size: str, rows: int, tokens: int, model: dict[str, Any], measured: float, off: float
-) -> None:
+def test_the_model_is_near_what_an_h200_did(size, rows, tokens, model, measured, off):
     """On one, compiled, with exact sums (records/experiments.md)."""
     found = speed(work(size, rows, tokens, model=model), "h200")
     assert found.mid == pytest.approx(measured, rel=off) and found.low < measured < found.high
@@ -85,9 +81,7 @@ def test_the_model_is_near_what_an_h200_did(
 @pytest.mark.parametrize(
     ("size", "rows", "tokens", "peak"), [("small", 8, 512, (2.4, 2.5)), ("mini", 32, 128, (1.0, 1.1))]
 )
-def test_measured_peaks_are_inside_the_band_of_memory(
-    size: str, rows: int, tokens: int, peak: tuple[float, float]
-) -> None:
+def test_measured_peaks_are_inside_the_band_of_memory(size, rows, tokens, peak):
     """GB on a CPU in bf16, where freed memory is kept (records/experiments.md)."""
     parts = memory(work(size, rows, tokens), place("cpu:2"))
     low, high = (sum(parts.values()) / 1e9 * factor for factor in show.MEMORY_BAND)
@@ -96,7 +90,7 @@ def test_measured_peaks_are_inside_the_band_of_memory(
 
 ZEN_5 = here("cpu", 4.62e11, low_precision=True)
 ZEN_5_FP32 = here("cpu", 1.1e11, low_precision=False)
-WITH_MUON: dict[str, Any] = {"model": {"architecture": "modernbert"}, "optimizer": {"kind": "muon"}}
+WITH_MUON = {"model": {"architecture": "modernbert"}, "optimizer": {"kind": "muon"}}
 
 
 @pytest.mark.parametrize(
@@ -110,9 +104,7 @@ WITH_MUON: dict[str, Any] = {"model": {"architecture": "modernbert"}, "optimizer
         (6092.0, None, "base", 2, 512, WITH_MUON),
     ],
 )
-def test_steps_on_a_core_of_zen_5_are_inside_their_band(
-    bf16: float, fp32: float | None, size: str, rows: int, tokens: int, keys: dict[str, Any]
-) -> None:
+def test_steps_on_a_core_of_zen_5_are_inside_their_band(bf16, fp32, size, rows, tokens, keys):
     """Medians of CPU time in milliseconds, with 15,758 words (records/experiments.md, 2026-11-29)."""
     one = work(size, rows, tokens, 15_758, **keys)
     for milliseconds, machine in ((bf16, ZEN_5), (fp32, ZEN_5_FP32)):
@@ -121,8 +113,8 @@ def test_steps_on_a_core_of_zen_5_are_inside_their_band(
         assert milliseconds is None or found.low < milliseconds < found.high
 
 
-def test_each_key_that_decides_the_speed_changes_the_answer() -> None:
-    def at(on: str, keys: dict[str, Any], **more: Any) -> float:
+def test_each_key_that_decides_the_speed_changes_the_answer():
+    def at(on, keys, **more):
         return speed(work("base", 128, 512, batch={"virtual_workers": 8}, **keys, **more), on).mid
 
     ways = ("cpu:2", "t4", "a100", "h100", "h200", "h100:8")
@@ -144,7 +136,7 @@ def test_each_key_that_decides_the_speed_changes_the_answer() -> None:
     assert memory(work("base", 128, 512, **fp32), place("h100"))["activations"] == 2 * whole["activations"]
 
 
-def test_this_machine_is_a_place_like_others() -> None:
+def test_this_machine_is_a_place_like_others():
     """The first line of a run, its dry run and `plan` have one answer."""
     one = work("base", 128, 512)
     gpu = here("cuda", 0.8 * DEVICES["h200"].flops_per_second, low_precision=True)
@@ -160,7 +152,7 @@ def test_this_machine_is_a_place_like_others() -> None:
     assert step_seconds(judged, two).mid < step_seconds(one, two).mid
 
 
-def test_other_programs_on_this_machine_are_named_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_programs_on_this_machine_are_named_with_the_time(monkeypatch):
     one, machine = work("base", 128, 512), here("cpu", 9.4e11, low_precision=True, threads=2)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     others = "projected; other programs compute here too (a load of 8.7 on 2 cores)"
@@ -174,16 +166,16 @@ def test_other_programs_on_this_machine_are_named_with_the_time(monkeypatch: pyt
     assert [note[:16] for note in projected(slow, place("laptop")).notes] == ["fp16 is for GPUs"]
 
 
-def test_compiling_is_no_part_of_a_step() -> None:
+def test_compiling_is_no_part_of_a_step():
     class Compiler:
-        def __init__(self) -> None:
+        def __init__(self):
             self.report = {"compiles": [{"seconds": 1.0}]}
 
-    engine: Any = Compiler()
+    engine = Compiler()
     assert measure.seconds_of(engine, lambda: engine.report["compiles"].append({"seconds": 50.0})) < -40.0
 
 
-def test_an_interval_of_a_mean_is_students() -> None:
+def test_an_interval_of_a_mean_is_students():
     for values in ([1.0, 2.0], [3.0, 3.5, 2.9, 3.3], [1.0, 1.2] * 15):
         found = measure.mean_of(values)
         referee = stats.t.interval(0.95, len(values) - 1, loc=found.mid, scale=stats.sem(values))
@@ -194,7 +186,7 @@ def test_an_interval_of_a_mean_is_students() -> None:
     assert Interval(2, 4, 8).over(16) == Interval(2, 4, 8)
 
 
-def test_a_time_has_one_unit_that_suits_it() -> None:
+def test_a_time_has_one_unit_that_suits_it():
     for told, (low, mid, high) in {
         "5.4 days (4.5 to 8.3)": (390_332, 468_398, 720_610),
         "60 years (46 to 151)": (1.46e9, 1_903_354_698, 4.76e9),
@@ -205,7 +197,7 @@ def test_a_time_has_one_unit_that_suits_it() -> None:
         assert Interval(low, mid, high).time() == told
 
 
-def test_micro_batches_that_were_not_computed_count_like_the_second() -> None:
+def test_micro_batches_that_were_not_computed_count_like_the_second():
     found = measure.extrapolated(Interval(1.0, 1.0, 1.0), Interval(1.4, 1.5, 1.6), 5)
     assert (found.low, found.mid, found.high) == pytest.approx((2.6, 3.0, 3.4))
 
@@ -230,12 +222,12 @@ def test_micro_batches_that_were_not_computed_count_like_the_second() -> None:
         ("", "name a device"),
     ],
 )
-def test_what_is_no_place_is_refused(on: str, says: str) -> None:
+def test_what_is_no_place_is_refused(on, says):
     with pytest.raises(ConfigError, match=says):
         place(on)
 
 
-def test_slices_that_google_rents_are_places() -> None:
+def test_slices_that_google_rents_are_places():
     """Each size of the older set-up, and the largest and the smallest of each kind."""
     assert (place("H100:8").count, place("cpu:16").count, place("v6e:4x4").topology) == (8, 16, "4x4")
     for kind in TPUS:
@@ -248,7 +240,7 @@ def test_slices_that_google_rents_are_places() -> None:
         assert place(f"{kind}:{topology}").topology == topology
 
 
-def test_without_a_store_rows_count_as_full(config: Callable[..., RunConfig]) -> None:
+def test_without_a_store_rows_count_as_full(config):
     real = config()
     away = real.model_copy(update={"data": real.data.model_copy(update={"store": "nowhere"})})
     with pytest.raises(InputError, match="nowhere: .*give --tokens N"):
@@ -265,7 +257,7 @@ def test_without_a_store_rows_count_as_full(config: Callable[..., RunConfig]) ->
     assert found.parameters == exact.parameters and 0.5 * found.tokens < exact.tokens <= found.tokens
 
 
-def test_the_work_of_a_short_phase_at_the_end_counts(config: Callable[..., RunConfig]) -> None:
+def test_the_work_of_a_short_phase_at_the_end_counts(config):
     """The rows are nearly full, so the work is that of full ones but for what they lack."""
     last = {"until_step": 200, "rows_per_step": 800, "masking_rate": 0.5}
     phases = [{"until_step": 1, "seq_len": 16}, {"until_step": 190}, last]
@@ -283,9 +275,7 @@ def test_the_work_of_a_short_phase_at_the_end_counts(config: Callable[..., RunCo
 
 
 @pytest.mark.parametrize("keys", [{"optimizer.kind": "muon"}, {"engine.kind": "jax"}], ids=["torch", "jax"])
-def test_measuring_takes_real_steps_and_leaves_nothing(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]
-) -> None:
+def test_measuring_takes_real_steps_and_leaves_nothing(config, tmp_path, monkeypatch, keys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ready = prepare_run(config(**{"batch.virtual_workers": 2}, **keys))
@@ -299,7 +289,7 @@ def test_measuring_takes_real_steps_and_leaves_nothing(
     assert told.kind == "measured" and least < told.seconds.mid < least + 60 + 10 * found.starting_seconds
 
 
-def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig], capsys: Any, monkeypatch: Any) -> None:
+def test_measured_and_projected_are_told_apart(config, capsys, monkeypatch):
     monkeypatch.setattr("maskwright.config.retrieval.read_any_config", lambda name, overrides: config())
     monkeypatch.setattr("maskwright.core.extras.installed", lambda name: name != "libtpu")
     monkeypatch.setattr("maskwright.cli.plan.PROBE_SECONDS", 0.1)
@@ -318,15 +308,13 @@ def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig],
     assert "not compiled" in tpu["notes"][-1] and tpu["compiled"] is None and tpu["energy_kwh"] is None
 
 
-def test_the_page_has_the_time_of_each_recipe() -> None:
+def test_the_page_has_the_time_of_each_recipe():
     page = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
     assert table() in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", ["torch", "jax"])
-def test_a_dry_run_says_memory_and_time_of_all_processes(
-    kind: str, config: Callable[..., RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
+def test_a_dry_run_says_memory_and_time_of_all_processes(kind, config, tmp_path, capsys, monkeypatch):
     keys = {"batch.virtual_workers": 4, "engine.kind": kind, "optimizer.kind": "muon", "engine.threads": 0}
     with_four = config(**keys)
     monkeypatch.setattr("maskwright.config.pretraining.read_config", lambda name, overrides: with_four)
@@ -344,9 +332,7 @@ def test_a_dry_run_says_memory_and_time_of_all_processes(
 
 
 @pytest.mark.parametrize(("device", "says"), [("cuda", "unknown: engine.device: cuda was requested"), ("tpu", "tpu")])
-def test_a_dry_run_says_which_device_it_cannot_time(
-    device: str, says: str, config: Callable[..., RunConfig], tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_a_dry_run_says_which_device_it_cannot_time(device, says, config, tmp_path, capsys, monkeypatch):
     asked = config(**{"engine.device": "cpu" if device == "tpu" else device})
     monkeypatch.setattr("maskwright.config.pretraining.read_config", lambda name, overrides: asked)
     if device == "tpu":
@@ -356,9 +342,7 @@ def test_a_dry_run_says_which_device_it_cannot_time(
     assert f"time here: {says}" in capsys.readouterr().out
 
 
-def test_a_fine_tuning_is_planned_with_its_examples_or_before_they_are_here(
-    tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fine_tuning_is_planned_with_its_examples_or_before_they_are_here(tmp_path, tokenizer, capsys, monkeypatch):
     monkeypatch.setattr("maskwright.cli.plan.PROBE_SECONDS", 0.1)
     train, file = tmp_path / "train.jsonl", tmp_path / "task.yaml"
     lines = [json.dumps({"text": f"{i} words " + "or two " * (i % 5), "label": str(i % 2)}) for i in range(40)]
@@ -385,8 +369,8 @@ def test_a_fine_tuning_is_planned_with_its_examples_or_before_they_are_here(
     assert "run: 40,500 steps of 8 examples, assumed to be full: 41.5M tokens" in out and "USD" in out
 
 
-def test_a_place_that_refuses_the_run_or_is_too_small_is_the_commands_answer() -> None:
-    def refused(size: str, on: str, **keys: Any) -> bool:
+def test_a_place_that_refuses_the_run_or_is_too_small_is_the_commands_answer():
+    def refused(size, on, **keys):
         one = work(size, 16, 512, **keys)
         return PlanReport(one, [projected(one, place(on))]).refused
 
@@ -398,7 +382,7 @@ def test_a_place_that_refuses_the_run_or_is_too_small_is_the_commands_answer() -
     assert refused("base", "h100", engine=jax) and not refused("nano", "cpu:8", engine=jax)
 
 
-def test_the_report_says_what_each_number_is() -> None:
+def test_the_report_says_what_each_number_is():
     one = work("base", 128, 512)
     quotes = [show.Quote("SPOT", "us-central1", "a machine", 36.0, "2026-08-20")]
     text = PlanReport(one, [projected(one, place("h100"), quotes)]).report()
@@ -430,34 +414,32 @@ jax_aot.main()
 class Compiler:
     """A stand-in whose memory grows in a straight line with the rows; remembers what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.requests = list[CompileRequest]()
 
-    def __call__(self, request: CompileRequest) -> CompileResult:
+    def __call__(self, request):
         self.requests.append(request)
         micro_batches = max(1, request.virtual_workers // 8)
         needed = 1.5 + 0.131 * request.rows + (1.2 if micro_batches > 1 else 0.0)  # a second gradient
         sizes = {"limit_bytes": round(15.75 * GIB), "needed_bytes": round(needed * GIB), "arguments_bytes": GIB}
         gathered = [Collective("all-gather", True, 6, 2**21)]
         more = {"collectives": gathered, "compile_seconds": 1.0, "versions": {"jax": "0"}}
-        return CompileResult("TPU v5 lite", 8, micro_batches, needed <= 15.75, **more, **sizes)  # type: ignore[arg-type]
+        return CompileResult("TPU v5 lite", 8, micro_batches, needed <= 15.75, **more, **sizes)
 
 
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+def compiler(monkeypatch):
     made = Compiler()
     monkeypatch.setattr(task, "compiled", made)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     return made
 
 
-def fit(config: RunConfig, on: str = "v5e:2x4") -> task.SliceFit:
+def fit(config, on="v5e:2x4"):
     return task.plan(config, model_without_store(config, 400), on)
 
 
-def test_the_command_says_by_how_much_a_run_does_not_fit_and_ends_with_1(
-    config: Callable[..., RunConfig], compiler: Compiler, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
+def test_the_command_says_by_how_much_a_run_does_not_fit_and_ends_with_1(config, compiler, capsys, monkeypatch):
     keys = {"batch.micro_batch_rows": 128, "batch.virtual_workers": 8, "data.seq_len": 512, "engine.kind": "jax"}
     monkeypatch.setattr("maskwright.config.retrieval.read_any_config", lambda name, overrides: config(**keys))
     assert run(["plan", "any", "--on", "v5e:2x4", "--vocab-size", "400", "--json"]) == 1
@@ -476,9 +458,7 @@ def test_the_command_says_by_how_much_a_run_does_not_fit_and_ends_with_1(
     assert "virtual worker" in capsys.readouterr().out
 
 
-def test_each_phase_is_compiled_and_rows_of_both_kinds_stand_for_their_shape(
-    config: Callable[..., RunConfig], compiler: Compiler
-) -> None:
+def test_each_phase_is_compiled_and_rows_of_both_kinds_stand_for_their_shape(config, compiler):
     """Attention over rows of both kinds needs the most memory."""
     phases = [{"until_step": 4, "seq_len": 16, "rows_per_step": 1024}, {"until_step": 8, "masking_rate": 0.16}]
     keys = {"batch.micro_batch_rows": 4, "batch.virtual_workers": 8}
@@ -491,9 +471,7 @@ def test_each_phase_is_compiled_and_rows_of_both_kinds_stand_for_their_shape(
     assert [(request.tokens, request.causal) for request in compiler.requests] == [(16, None), (32, None)]
 
 
-def test_a_model_that_is_continued_is_compiled_with_the_dropout_of_the_run(
-    config: Callable[..., RunConfig], compiler: Compiler, tmp_path: Path
-) -> None:
+def test_a_model_that_is_continued_is_compiled_with_the_dropout_of_the_run(config, compiler, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     shape = model_config(config().model, 300, 64)
@@ -507,14 +485,12 @@ def test_a_model_that_is_continued_is_compiled_with_the_dropout_of_the_run(
         assert model["vocab_size"] == 300
 
 
-def test_what_the_compilers_process_refuses_is_a_mistake_in_the_configuration(
-    config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_compilers_process_refuses_is_a_mistake_in_the_configuration(config, monkeypatch):
     """A whole process, in which only the slice is made up: four devices on each of four hosts."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     real = subprocess.run
 
-    def instead(command: list[str], **more: Any) -> Any:
+    def instead(command, **more):
         return real([command[0], "-c", MADE_UP_SLICE, *command[4:]], **more)
 
     monkeypatch.setattr(subprocess, "run", instead)

@@ -3,9 +3,6 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -21,7 +18,6 @@ from maskwright.labels.answers import best_answers
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import Predictions
-from maskwright.model.config import TaskKind
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use import predict as module
@@ -31,7 +27,7 @@ WORDS = ["fox", "garden", "the", "rained", "Größe", "letters,", "again!", "blu
 TEXTS = [" ".join(GENERATOR.choice(WORDS, GENERATOR.integers(1, 60))) for _ in range(25)]
 
 
-def made(task: TaskKind, tokenizer: str, folder: Path) -> tuple[str, Any, Any]:
+def made(task, tokenizer, folder):
     """(run, tokenizer and model of its export as `transformers` loads them)."""
     run = str(finished_run(folder / "run", shape("modernbert", task), tokenizer, noise=0.5))
     exported = str(folder / "model")
@@ -41,22 +37,22 @@ def made(task: TaskKind, tokenizer: str, folder: Path) -> tuple[str, Any, Any]:
     return run, transformers.AutoTokenizer.from_pretrained(exported, local_files_only=True), loaded
 
 
-def logits(tokens: Any, model: Any, *given: Any) -> np.ndarray:
+def logits(tokens, model, *given):
     """Of one text, without any padding."""
     inputs = tokens(*given, truncation=True, max_length=64, return_tensors="pt")
     with torch.no_grad():
         return model(input_ids=inputs["input_ids"]).logits[0].double().numpy()
 
 
-def written(path: Path) -> list[dict[str, Any]]:
+def written(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def predicted(*words: Any) -> None:
+def predicted(*words):
     assert command(["predict", *map(str, words), "--device", "cpu"]) == 0
 
 
-def test_classes_of_pairs_in_every_format(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_of_pairs_in_every_format(tokenizer, tmp_path, monkeypatch):
     """25 pairs of every length, some cut, seven at a time: from the run and from its export."""
     monkeypatch.setattr(module, "EXAMPLES_AT_ONCE", 7)
     run, tokens, model = made("single_label_classification", tokenizer, tmp_path)
@@ -89,7 +85,7 @@ def test_classes_of_pairs_in_every_format(tokenizer: str, tmp_path: Path, monkey
         assert [float(row["probability_B-PER"]) for row in rows] == [r["probability"]["B-PER"] for r in first]
 
 
-def test_pairs_keep_their_token_types_in_transformers(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+def test_pairs_keep_their_token_types_in_transformers(tokenizer_of, tmp_path):
     """A tokenizer of no class of its own, which transformers 5 lets give ids alone unless its files say more."""
     shutil.copytree(tokenizer_of("bert"), tmp_path / "tokenizer")
     names = tmp_path / "tokenizer" / "tokenizer_config.json"
@@ -105,12 +101,12 @@ def test_pairs_keep_their_token_types_in_transformers(tokenizer_of: Callable[[st
         assert said == pytest.approx(record["probability"], abs=2e-5)
 
 
-def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:
+def test_several_labels_and_numbers(tokenizer, tmp_path):
     texts = tmp_path / "texts.jsonl"
     texts.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS), encoding="utf-8")
     for task in ("multi_label_classification", "regression"):
         (tmp_path / task).mkdir()
-        run, tokens, model = made(task, tokenizer, tmp_path / task)  # type: ignore[arg-type]
+        run, tokens, model = made(task, tokenizer, tmp_path / task)
         out = tmp_path / task / "out.jsonl"
         predicted(run, "--input", texts, "--to", out, "--text-column", "body", "--max-seq-len", 64)
         for record, text in zip(written(out), TEXTS, strict=True):
@@ -134,7 +130,7 @@ def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:
         load_model(str(tmp_path / "regression/run")).with_threshold(0.125)
 
 
-def test_words_without_pieces_have_no_score(tokenizer: str, tmp_path: Path) -> None:
+def test_words_without_pieces_have_no_score(tokenizer, tmp_path):
     """Such as a word of spaces without width, of which BERT's tokenizers keep nothing. Others have their own."""
     model = load_model(str(finished_run(tmp_path / "run", shape("modernbert", "token_classification"), tokenizer)))
     shares = np.eye(len(LABELS), dtype=np.float32)[:3] * np.array([[0.9], [0.8], [0.7]], np.float32)
@@ -145,7 +141,7 @@ def test_words_without_pieces_have_no_score(tokenizer: str, tmp_path: Path) -> N
     assert [one and max(one.values()) for one in record["probabilities"]] == record["scores"]
 
 
-def test_words_get_tags_in_columns_and_in_lists(tokenizer: str, tmp_path: Path) -> None:
+def test_words_get_tags_in_columns_and_in_lists(tokenizer, tmp_path):
     """The last sentence is longer than the model: what it did not see is outside of all spans."""
     run, tokens, model = made("token_classification", tokenizer, tmp_path)
     sentences = [text.split() for text in [*TEXTS[:6], " ".join(WORDS * 12)]]
@@ -170,7 +166,7 @@ def test_words_get_tags_in_columns_and_in_lists(tokenizer: str, tmp_path: Path) 
     assert columns.read_text() == "\n".join("".join(f"{word}\t{tag}\n" for word, tag in one) for one in pairs)
 
 
-def test_texts_get_tags_of_their_words_and_spans(tokenizer: str, tmp_path: Path) -> None:
+def test_texts_get_tags_of_their_words_and_spans(tokenizer, tmp_path):
     """From a column of texts, from a Label Studio task and in Python, as from the words themselves."""
     run, _, _ = made("token_classification", tokenizer, tmp_path)
     texts = [text.replace(" ", "  ", 1) for text in TEXTS[:6]]
@@ -199,17 +195,17 @@ def test_texts_get_tags_of_their_words_and_spans(tokenizer: str, tmp_path: Path)
     assert [row["spans"] for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()] == spans
 
 
-def test_questions_get_answers(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_questions_get_answers(tokenizer, tmp_path, capfd):
     run, _, model = made("question_answering", tokenizer, tmp_path)
     texts = [text for text in TEXTS if len(text) > 20]
-    records: list[dict[str, Any]] = [{"id": f"q{n}", "question": "Who?", "context": one} for n, one in enumerate(texts)]
+    records = [{"id": f"q{n}", "question": "Who?", "context": one} for n, one in enumerate(texts)]
     source = tmp_path / "questions.jsonl"
     source.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
     examples = [Example("a", 1, one["question"], one["context"]) for one in records]
     task = load_model(run).task
     assert task
     encoded = encode(examples, tokenizer, task, (), 64, labelled=False)
-    sides: list[Any] = [[], []]
+    sides = [[], []]
     for row in range(len(encoded)):
         with torch.no_grad():
             said = model(input_ids=torch.from_numpy(encoded.row(row).astype(np.int64))[None])
@@ -242,9 +238,7 @@ def test_questions_get_answers(tokenizer: str, tmp_path: Path, capfd: pytest.Cap
     assert scores == [np.mean([a == b for a, b in zip(*found, strict=True)])] * 2 and scores[0] < 1
 
 
-def test_mistakes_are_one_line_and_write_nothing(
-    tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line_and_write_nothing(tokenizer, tmp_path, capfd):
     run = finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer)
     plain = finished_run(tmp_path / "plain", shape("roberta", "masked_lm"), tokenizer)
     tagger = finished_run(tmp_path / "tagger", shape("roberta", "token_classification"), tokenizer)
@@ -262,7 +256,7 @@ def test_mistakes_are_one_line_and_write_nothing(
         (tmp_path / name).write_text(content)
     good, other, gap, ids, no_ids, long = (tmp_path / name for name in files)
     out, answers = tmp_path / "out.csv", tmp_path / "answers.json"
-    cases: list[tuple[tuple[Any, ...], str]] = [
+    cases = [
         ((run, good, "--to", answers), "is of a kind that cannot be written"),
         ((asks, ids, "--to", answers), "ids.jsonl:2: has the id of line 1, '7', under"),
         ((asks, no_ids, "--to", answers), "no_ids.jsonl:1: has no id, under which"),
@@ -304,9 +298,7 @@ def test_mistakes_are_one_line_and_write_nothing(
     assert ": 1 prediction of" in capfd.readouterr().err
 
 
-def test_evaluate_judges_fine_tuned_models(
-    tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_judges_fine_tuned_models(tokenizer, tmp_path, capfd, monkeypatch):
     """The gold labels are what `predict` said, but for the first three, which are all another one."""
     run, _, _ = made("single_label_classification", tokenizer, tmp_path)
     texts, out, gold = tmp_path / "texts.csv", tmp_path / "out.jsonl", tmp_path / "gold.tsv"
@@ -343,7 +335,7 @@ def test_evaluate_judges_fine_tuned_models(
     by_number = [str(columns), "--text-column", "1", "--label", "0", "--encoding", "shift_jisx0213"]
     assert command(["evaluate", str(tmp_path / "model"), "--input", *by_number, "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == 22 / 25
-    mistakes: list[tuple[list[str], str]] = [
+    mistakes = [
         ([], "has neither data.test nor data.validation; its results.json lists the scores on its held-out exam"),
         (["--input", str(texts)], f"{texts}:1: has no column with a usual name for the labels (columns: text). Fix"),
         (["--input", str(gold), "--text-column", "x"], "has no column 'x' (columns: text, label). Fix: name another"),

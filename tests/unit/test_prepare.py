@@ -1,11 +1,9 @@
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +19,7 @@ from maskwright.data.prepare import shards
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import came_from
 from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.data.store import Split, TokenStore, shard_names, token_dtype
+from maskwright.data.store import TokenStore, shard_names, token_dtype
 from maskwright.text.sample import learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
@@ -29,7 +27,7 @@ from maskwright.text.vocabulary import read_vocabulary
 OPTIONS = PrepareOptions(valid_fraction=0.1, shard_tokens=8_000)
 
 
-def test_a_manifest_does_not_grow_with_the_files_and_a_list_in_one_is_read(tokenizer: str, tmp_path: Path) -> None:
+def test_a_manifest_does_not_grow_with_the_files_and_a_list_in_one_is_read(tokenizer, tmp_path):
     files = [str(tmp_path / f"{number:02d}.txt") for number in range(30)]
     for number, file in enumerate(files):
         Path(file).write_text(f"{number} documents, each in a file of its own\n")
@@ -46,14 +44,12 @@ def test_a_manifest_does_not_grow_with_the_files_and_a_list_in_one_is_read(token
 
 
 @pytest.mark.parametrize("fail_at", [0, 2, 4, 9])
-def test_a_stopped_preparation_continues_to_the_same_bytes(
-    fail_at: int, corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_preparation_continues_to_the_same_bytes(fail_at, corpus, tokenizer, store, tmp_path, monkeypatch):
     """Killed where a shard, or its final name, is written, after `fail_at` of them."""
     folder, written = tmp_path / "store", 0
 
-    def failing(original: Any) -> Any:
-        def called(*arguments: Any) -> Any:
+    def failing(original):
+        def called(*arguments):
             nonlocal written
             written += 1
             if written > fail_at:
@@ -74,9 +70,7 @@ def test_a_stopped_preparation_continues_to_the_same_bytes(
 
 
 @pytest.mark.parametrize(("lists", "is_warned_of"), [(100, False), (101, True)])
-def test_many_documents_of_data_or_markup_are_warned_of(
-    lists: int, is_warned_of: bool, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_many_documents_of_data_or_markup_are_warned_of(lists, is_warned_of, tokenizer, tmp_path, capsys):
     lines = [f"['word', '{number}']" if number < lists else f"word {number}" for number in range(1_000)]
     for name, text in (("a.txt", lines[:500]), ("b.txt", lines[500:])):
         (tmp_path / name).write_text("\n".join(text))
@@ -88,7 +82,7 @@ def test_many_documents_of_data_or_markup_are_warned_of(
     assert capsys.readouterr().err.count(warning) == 2 * is_warned_of
 
 
-def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_parts_of_somebody_else_are_not_touched(corpus, tokenizer, tmp_path):
     (mine := tmp_path / "parts").mkdir()
     shutil.copy(corpus, mine / "a.txt")
     with pytest.raises(InputError, match="holds .*/parts/a.txt, which must be read"):
@@ -114,9 +108,7 @@ def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tm
     assert prepare(request).fingerprint == ready.fingerprint and (mine / "a.txt").exists()
 
 
-def test_a_folder_of_save_to_disk_is_read_and_its_test_split_named(
-    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_save_to_disk_is_read_and_its_test_split_named(tokenizer, tmp_path, capsys):
     for split in ("train", "test"):
         (folder := tmp_path / "saved" / split).mkdir(parents=True)
         table = pa.table({"text": [f"{split} document {number}" for number in range(20)]})
@@ -133,12 +125,12 @@ def test_a_folder_of_save_to_disk_is_read_and_its_test_split_named(
         assert (warned in capsys.readouterr().err) == (documents == 40)
 
 
-def test_large_vocabularies_get_wider_ids() -> None:
+def test_large_vocabularies_get_wider_ids():
     assert (token_dtype(65_536), token_dtype(65_537)) == ("uint16", "uint32")
     assert shard_names("valid", 3, "uint32", False)["tokens"] == "valid-00003.tokens.u32"
 
 
-def test_the_layout_in_use_is_not_offered_where_nothing_is_held_out(tokenizer: str, tmp_path: Path) -> None:
+def test_the_layout_in_use_is_not_offered_where_nothing_is_held_out(tokenizer, tmp_path):
     """Short, and repeated: more documents were guessed than are kept."""
     (tmp_path / "a.txt").write_text("One sentence.\nTwo here.\n\n" * 3 + "Another one.\nAnd two.\n")
     with pytest.raises(InputError, match="none of 2 documents") as caught:
@@ -146,7 +138,7 @@ def test_the_layout_in_use_is_not_offered_where_nothing_is_held_out(tokenizer: s
     assert "--layout lines" in str(caught.value) and "--layout sentences" not in str(caught.value)
 
 
-def test_a_text_whose_declared_tokens_were_spelt_out_is_refused(tokenizer: str, tmp_path: Path) -> None:
+def test_a_text_whose_declared_tokens_were_spelt_out_is_refused(tokenizer, tmp_path):
     """The manifest says by which rules a text was encoded. Ids of another tool's are not of a text."""
     folder, location = with_declared(tokenizer, tmp_path / "declared"), tmp_path / "store"
     (tmp_path / "a.csv").write_bytes(b'id,text\r\n1,"[USER] saw\r\n<sep> it"\r\n2,"[user] saw </e1> it\r\n"\r\n')
@@ -185,9 +177,7 @@ def test_a_text_whose_declared_tokens_were_spelt_out_is_refused(tokenizer: str, 
         prepare(replace(request, sources=more, options=PrepareOptions(0.5)))
 
 
-def test_another_mask_of_the_same_ids_is_another_store(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_mask_of_the_same_ids_is_another_store(tokenizer, tmp_path, monkeypatch):
     """The roles are in the files beside tokenizer.json, which the fingerprint does not cover."""
     mended, at_first = tmp_path / "mended", tmp_path / "first"
     for folder, roles in ((mended, {}), (at_first, {"mask_token": "<pad>", "pad_token": "<mask>"})):
@@ -221,9 +211,7 @@ def test_another_mask_of_the_same_ids_is_another_store(
         _ = TokenStore(anew.location).vocabulary
 
 
-def test_shuffled_windows_that_overlap_are_told(
-    tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_shuffled_windows_that_overlap_are_told(tokenizer, tmp_path, capfd):
     """Windows of DNA or of a log, overlapping and shuffled: held-out text was trained on without a word."""
     draw = random.Random(3)
     letters = "".join(draw.choices("ACGT", k=60_000))
@@ -233,7 +221,7 @@ def test_shuffled_windows_that_overlap_are_told(
         (tmp_path / f"{step}.txt").write_text("\n".join(windows))
         sources = Sources([str(tmp_path / f"{step}.txt")], layout="lines")
         made = prepared(sources, tokenizer, tmp_path / f"{step}", PrepareOptions(valid_fraction=0.1))
-        trained, held_out = ({*_passages(made.split(side))} for side in ("train", "valid"))  # type: ignore[arg-type]
+        trained, held_out = ({*_passages(made.split(side))} for side in ("train", "valid"))
         share = len(trained & held_out) / len(held_out)
         assert passages.also_trained_on(made) == pytest.approx(share, abs=0.05) and (share > 0.5) == warned
         assert ("are in the training text too" in capfd.readouterr().err) == warned
@@ -245,7 +233,7 @@ def test_shuffled_windows_that_overlap_are_told(
     assert "or name other files as --valid-files" in capfd.readouterr().err
 
 
-def _passages(side: Split) -> Iterator[tuple[int, ...]]:
+def _passages(side):
     """The slow twin of `passages.chosen`, of all passages."""
     ids = [int(index) for shard_idx in range(len(side.shards)) for index in side.ids(shard_idx)]
     return (tuple(ids[begin : begin + passages.PASSAGE]) for begin in range(len(ids) - passages.PASSAGE + 1))

@@ -7,10 +7,7 @@ import re
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -27,7 +24,6 @@ from maskwright.config.settings import flat, parse_yaml, put
 from maskwright.core import extras
 from maskwright.core.errors import StoppedEarly
 from maskwright.data.loader import validation_batches
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.monitor.status import RunReport
@@ -54,12 +50,12 @@ KEYS = {
 
 
 @pytest.fixture(scope="module")
-def folder(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(store, tmp_path_factory):
     """A run that was stopped at step 10, went on, and had a spike at its 30th step."""
     place = tmp_path_factory.mktemp("report") / "run"
     real, at = TorchEngine.step, 0
 
-    def inflated(self: TorchEngine, *arguments: Any) -> StepStats:
+    def inflated(self, *arguments):
         nonlocal at
         at += 1
         stats = real(self, *arguments)
@@ -77,7 +73,7 @@ def folder(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store: TokenStore) -> None:
+def test_a_run_writes_its_history_and_what_it_was_trained_on(folder, store):
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     told = [(line["event"], line["step"]) for line in lines if line["event"] != "saved"]
     assert told == [("started", 0), ("ended", 10), ("started", 10), ("spiked", 30), ("ended", 40)]
@@ -99,7 +95,7 @@ def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store
     assert source["languages"] == data_card.languages_of(store, store.split("train"))
 
 
-def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> None:
+def test_the_page_says_what_the_run_recorded(folder, tmp_path):
     run = read(str(folder))
     write(str(tmp_path / "page.html"), [run], dollars_per_hour=3.0)
     text = (tmp_path / "page.html").read_text()
@@ -123,9 +119,7 @@ def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> No
     assert all(key in page.text for key in differing) and "optimizer.beta1" in page.text
 
 
-def test_the_command_writes_a_page_of_several_runs(
-    folder: Path, tmp_path: Path, call: Callable[..., tuple[int, str]]
-) -> None:
+def test_the_command_writes_a_page_of_several_runs(folder, tmp_path, call):
     other = tmp_path / "else" / "run"
     shutil.copytree(folder, other)
     record = json.loads((other / "config.resolved.json").read_text())
@@ -140,7 +134,7 @@ def test_the_command_writes_a_page_of_several_runs(
     assert len(set(names)) == 2 and names[1] == "else/run"
 
 
-def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
+def test_runs_in_a_bucket_and_their_copies(folder):
     here, bucket = read(str(folder)), fsspec.filesystem("memory")
     bucket.put(f"{folder}/", "/bucket/run/", recursive=True)
     there, copied = read("memory://bucket/run"), read(COPIES)
@@ -152,7 +146,7 @@ def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
     assert title == "2 runs: run and copies" and sections
 
 
-def test_a_copy_of_an_unfinished_run_says_how_far_it_is(folder: Path) -> None:
+def test_a_copy_of_an_unfinished_run_says_how_far_it_is(folder):
     bucket = fsspec.filesystem("memory")
     for name in bucket.ls("/report/copies", detail=False):
         if name.endswith(("history.jsonl", "metrics.jsonl", "data.json")) or "/step-" in name:
@@ -166,9 +160,7 @@ def test_a_copy_of_an_unfinished_run_says_how_far_it_is(folder: Path) -> None:
         assert share in str(contents([copied]))
 
 
-def test_what_is_no_run_is_one_line_and_exit_2(
-    folder: Path, tmp_path: Path, call: Callable[..., tuple[int, str]]
-) -> None:
+def test_what_is_no_run_is_one_line_and_exit_2(folder, tmp_path, call):
     (tmp_path / "empty").mkdir()
     (tmp_path / "compared").mkdir()
     (tmp_path / "compared" / "compare.json").write_text("{}")
@@ -191,7 +183,7 @@ def test_what_is_no_run_is_one_line_and_exit_2(
     assert not page.exists() and not (tmp_path / "none").exists()
 
 
-def test_a_run_that_has_only_begun_has_a_page(folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_has_only_begun_has_a_page(folder, tmp_path):
     begun = tmp_path / "begun"
     begun.mkdir()
     shutil.copy(folder / "config.resolved.json", begun)
@@ -202,7 +194,7 @@ def test_a_run_that_has_only_begun_has_a_page(folder: Path, tmp_path: Path) -> N
     assert "no log line yet" in text and "optimizer.learning_rate" in text
 
 
-def test_no_secret_is_on_a_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_is_on_a_page(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "c4n4ry-token")
     secret = tmp_path / "secret"
     shutil.copytree(folder, secret)
@@ -214,7 +206,7 @@ def test_no_secret_is_on_a_page(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert "c4n4ry" not in text and "<b>***" not in text and "***" in text
 
 
-def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
+def test_kills_are_starts_without_a_last_word(folder):
     run = read(str(folder))
     assert incidents.kills(run) == 0
     engine = {"engine": "torch on cpu, 1 thread, 2 processes", "processes": 2}
@@ -239,7 +231,7 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
         assert told in incidents.summary(RecordedRun(**{**run.__dict__, "history": history}))
 
 
-def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> None:
+def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest():
     generator = random.Random(0)
     last = 100_000.0
     points = [(float(step), generator.gauss(3, 1)) for step in range(1, 100_001)]
@@ -247,8 +239,8 @@ def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> No
     found = thinned(points, last)
     assert len(found) <= 4 * (COLUMNS + 1) and found == sorted(found) and set(found) <= set(points)
     assert (43_211.0, 99.0) in found and found[0] == points[0] and found[-1] == points[-1]
-    inside: dict[int, list[float]] = {}
-    kept: dict[int, list[float]] = {}
+    inside = {}
+    kept = {}
     for some, columns in ((points, inside), (found, kept)):
         for step, value in some:
             columns.setdefault(int(step / last * COLUMNS), []).append(value)
@@ -260,7 +252,7 @@ def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> No
 @pytest.mark.parametrize(
     "values", [[0.0], [5.0, 5.0], [1e-5, 4e-4], [0.2, 3.0, 1e6], [-3.0, 2.0], [8.3, 2.1, 6.0], [1e9, 2e9]]
 )
-def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None:
+def test_scales_hold_their_values_between_few_marks(values):
     for height, may_be_log in ((60, False), (240, True)):
         curve, level = Curve("a", [*enumerate(values)]), Level("line", max(values))
         heights = curves._heights(Panel("x", [curve], [level], (), height, False, may_be_log))
@@ -270,9 +262,9 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
         assert len(set(labels)) == len(labels)
 
 
-def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_and_frequencies_are_those_of_a_slow_count(store, monkeypatch):
     sizes = [0, 1, 2, 3, 4, 7, 8, 1023, 1024, 5]
-    slow: dict[str, int] = {}
+    slow = {}
     for size in sizes:
         limit = 1
         while limit <= size:
@@ -294,12 +286,12 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, mo
 
 
 @pytest.mark.parametrize("most", [2_000, 50])
-def test_languages_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_languages_are_those_of_a_slow_count(store, monkeypatch, most):
     pytest.importorskip("py3langid", reason="the extra `clean` is not installed")
     monkeypatch.setattr(data_card, "SAMPLE_DOCUMENTS", most)
     split = store.split("train")
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
-    slow: dict[str, int] = {}
+    slow = {}
     for document in range(0, split.documents, math.ceil(split.documents / most)):
         name = language_of(tokenizer.decode(documents_of(split)[document][:256].tolist()))[0]
         slow[name] = slow.get(name, 0) + 1
@@ -312,9 +304,7 @@ def test_languages_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pyt
     assert data_card.languages_of(store, split) is None
 
 
-def test_a_repository_of_the_users_around_the_package_is_not_its_revision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_of_the_users_around_the_package_is_not_its_revision(tmp_path, monkeypatch):
     from maskwright.tasks.start import engine
 
     asked = []
@@ -327,7 +317,7 @@ def test_a_repository_of_the_users_around_the_package_is_not_its_revision(
         engine._revision()
 
 
-def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> RecordedRun:
+def recorded(name, metrics, *, finetuning=False, **more):
     """A run of which this is known."""
     record = made_record("finetune" if finetuning else "pretrain")
     look = RunReport(name, "done", "", "", 0.0, None, None)
@@ -354,9 +344,7 @@ FINETUNING = "data: {train: a.csv}\nmodel: {init_from: m}\ntask: {labels: [no, y
         (FINETUNING, {"task.labels": {"1": "yes", "0": "no"}, "model.init_from": None, "model.tokenizer": "t"}),
     ],
 )
-def test_the_printed_command_makes_exactly_the_same_configuration(
-    given: str | None, changed: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_printed_command_makes_exactly_the_same_configuration(given, changed, tmp_path):
     finetuning = given == FINETUNING
     base = recipes.read(given) if given == "nano" else given
     values = parse_yaml(base or "{}", "config.yaml")
@@ -390,8 +378,8 @@ LOGGED = [
 ]
 
 
-def test_the_preparation_is_printed_as_it_was_typed() -> None:
-    def said(**source: Any) -> list[str]:
+def test_the_preparation_is_printed_as_it_was_typed():
+    def said(**source):
         card = {"kind": "text", "sources": [{"location": "s", "splits": {}, **source}]}
         run = recorded("r", [], record=made_record(keys={"seed": 3}), card=card)
         (code, *_), (facts, *_) = configuration.how_to_repeat(run), background.data(run)
@@ -409,7 +397,7 @@ def test_the_preparation_is_printed_as_it_was_typed() -> None:
     ]
 
 
-def test_a_card_says_languages_where_they_were_counted() -> None:
+def test_a_card_says_languages_where_they_were_counted():
     for known, said in (
         ({"en": 970, "de": 20, "fr": 6, "sw": 4}, "en 97.0%, de 2.0%, other 1.0% (of 1,000 evenly spaced documents"),
         ({"sw": 8}, "sw 100.0% (of 8 evenly"),
@@ -425,8 +413,8 @@ def test_a_card_says_languages_where_they_were_counted() -> None:
         assert any(line.startswith("languages: ") for line in background.in_short(card)) == bool(known)
 
 
-def test_several_runs_have_marks_of_their_own_colours() -> None:
-    happened: list[dict[str, Any]] = [{"event": "saved", "step": 5}, {"event": "spiked", "step": 200, "loss": 30.0}]
+def test_several_runs_have_marks_of_their_own_colours():
+    happened = [{"event": "saved", "step": 5}, {"event": "spiked", "step": 200, "loss": 30.0}]
     happened += [{"event": "started", "step": step, "attempt": 1 + step // 100} for step in (0, 100)]
     runs = [recorded(name, LOGGED, history=happened) for name in ("one", "two")]
     (drawn, *_) = training.curves(runs)

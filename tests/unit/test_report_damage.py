@@ -10,36 +10,35 @@ import pytest
 from conftest import small_config
 
 from maskwright.cli import main
-from maskwright.data.store import TokenStore
 from maskwright.report.page import contents
 from maskwright.report.run import CONTENTS, METRICS, read
 from maskwright.tasks.pretrain.run import pretrain
 
 
 @pytest.fixture(scope="module")
-def whole(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(store, tmp_path_factory):
     place = tmp_path_factory.mktemp("damage") / "whole"
     pretrain(small_config(store.location, **{"schedule.steps": 4, "schedule.warmup_steps": 1}), str(place))
     return place
 
 
 @pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
+def run(whole, tmp_path):
     """A copy to be damaged."""
     shutil.copytree(whole, tmp_path / "run")
     return tmp_path / "run"
 
 
-def text_of(run: Path) -> str:
+def text_of(run):
     """All that its page says."""
     return str(contents([read(str(run))]))
 
 
-def edit(path: Path, **values: object) -> None:
+def edit(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def kill(run: Path) -> None:
+def kill(run):
     """Makes it the run of a process that a signal killed at step 3."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -53,7 +52,7 @@ def kill(run: Path) -> None:
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path, saved: bool) -> None:
+def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run, saved):
     kill(run)
     edit(run / "config.resolved.json", steps=100)
     if not saved:
@@ -78,9 +77,7 @@ def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path,
         ("checkpoints/step-00000004/MANIFEST.json", b"{", "is damaged"),
     ],
 )
-def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
-    run: Path, name: str, content: bytes | None, what: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(run, name, content, what, capfd):
     assert read(str(run)).damaged == ()
     if content is None:
         (run / name).unlink()
@@ -98,7 +95,7 @@ def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
     assert text_of(run).count("Fix: ") == 1 and "continue from" not in text_of(run)
 
 
-def test_without_its_state_a_run_has_not_ended_before_its_last_step(run: Path) -> None:
+def test_without_its_state_a_run_has_not_ended_before_its_last_step(run):
     kill(run)
     (run / "status.json").write_text("{")
     (run / "checkpoints/step-00000004").rename(run / "checkpoints/step-00000003")
@@ -106,7 +103,7 @@ def test_without_its_state_a_run_has_not_ended_before_its_last_step(run: Path) -
     assert (found.state, found.step, found.of) == ("not known", 3, 4)
 
 
-def test_lines_that_are_damaged_are_counted(run: Path) -> None:
+def test_lines_that_are_damaged_are_counted(run):
     with open(run / METRICS, "a") as file:
         file.write('garbage\n{"loss": 1.0}\n{"step": 5, "lo')
     edit(run / "status.json", phase="training")  # so the last line may be under way

@@ -7,10 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,15 +31,15 @@ from maskwright.tasks.search.updates import planned_updates, texts_of
 PLACES = ["Rome", "Oslo", "Lima", "Bonn", "Kyiv", "Cork"]
 
 
-def lines(*records: dict[str, Any]) -> str:
+def lines(*records):
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def judged(*rows: tuple[object, object, object]) -> str:
+def judged(*rows):
     return "query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in rows)
 
 
-def collection_in(folder: Path) -> Path:
+def collection_in(folder):
     """The YAML of a collection whose questions share words with the passages that answer them: 40 passages, 24
     questions to learn from and 12 of the test."""
     draw = random.Random(2)
@@ -69,7 +66,7 @@ def collection_in(folder: Path) -> Path:
     return path
 
 
-def test_a_collection_is_read_and_its_questions_held_out_by_the_seed(tmp_path: Path) -> None:
+def test_a_collection_is_read_and_its_questions_held_out_by_the_seed(tmp_path):
     config = read_task_config(str(collection_in(tmp_path)))
     assert isinstance(config, RetrievalConfig) and config.evaluation.metric == "ndcg@10"
     whole = read_collection(config.data.model_copy(update={"validation": config.data.test, "test": None}), 0)
@@ -123,7 +120,7 @@ TOO_FEW = "data.validation_fraction: 1 question: too few different ones to hold 
         ("queries.jsonl", "{", "queries.jsonl:1: is not JSON"),
     ],
 )
-def test_a_bad_line_is_named(file: str, content: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_line_is_named(file, content, message, tmp_path):
     files = {"corpus.jsonl": CORPUS, "queries.jsonl": QUERIES, "train.tsv": JUDGED, file: content}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -137,14 +134,14 @@ def test_a_bad_line_is_named(file: str, content: str, message: str, tmp_path: Pa
     assert caught.value.exit_code == 2
 
 
-def test_a_question_in_other_words_clothes_is_not_held_out_of_training() -> None:
+def test_a_question_in_other_words_clothes_is_not_held_out_of_training():
     asked = [Query(text, {0: 1}, "q.jsonl:1") for text in ("Who is it?", "who  is it", "where is it", "when is it")]
     for seed in range(20):
         train, held = _hold_out(asked, seed, 0.5)
         assert (asked[0] in train) is (asked[1] in train) and len(train) + len(held) == 4 and train
 
 
-def test_metrics_are_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_their_definitions(monkeypatch):
     generator = np.random.default_rng(1)
     scores = generator.standard_normal((9, 130))
     grades = generator.integers(-1, 4, (9, 130)) * (generator.random((9, 130)) < 0.1)
@@ -177,7 +174,7 @@ def test_metrics_are_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ranked(1, lambda some: np.array([[0.0, 0.5, 0.0]]), above=0.0).tolist() == [[1, -1, -1]]
 
 
-def plain_bm25(passages: Sequence[str], query: str) -> list[float]:
+def plain_bm25(passages, query):
     """Sparck Jones' weights as Lucene has them, summed word by word."""
     texts = [passage.lower().split() for passage in passages]
     mean = sum(map(len, texts)) / len(texts)
@@ -193,7 +190,7 @@ def plain_bm25(passages: Sequence[str], query: str) -> list[float]:
     return scores
 
 
-def plain_tf_idf(passages: Sequence[str], query: str) -> list[float]:
+def plain_tf_idf(passages, query):
     total = np.zeros(len(passages))
     for options in ({"ngram_range": (1, 2), "token_pattern": r"\w+"}, {"analyzer": "char_wb", "ngram_range": (2, 4)}):
         vectorizer = TfidfVectorizer(sublinear_tf=True, **options).fit(passages)
@@ -202,7 +199,7 @@ def plain_tf_idf(passages: Sequence[str], query: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("arm", "plainly"), [("bm25", plain_bm25), ("linear", plain_tf_idf)])
-def test_lexical_arms_are_their_formulas(arm: str, plainly: Any, tmp_path: Path) -> None:
+def test_lexical_arms_are_their_formulas(arm, plainly, tmp_path):
     config = read_task_config(str(collection_in(tmp_path)))
     assert isinstance(config, RetrievalConfig)
     collection = read_collection(config.data, 3)
@@ -220,13 +217,13 @@ def test_lexical_arms_are_their_formulas(arm: str, plainly: Any, tmp_path: Path)
     assert results["test"]["mrr@10"] == pytest.approx(np.mean(expected["mrr@10"]))
 
 
-def planned(queries: list[Query], passages: list[str], **more: Any) -> list[Any]:
+def planned(queries, passages, **more):
     values = {"task": {"kind": "retrieval"}, "data": dict.fromkeys(("corpus", "queries", "train"), "x")}
     config = RetrievalConfig.model_validate(values | {"model": {"init_from": "x"}} | more)
     return planned_updates(Collection(passages, queries, [], [], ""), config)
 
 
-def test_no_update_holds_a_right_answer_as_a_wrong_one() -> None:
+def test_no_update_holds_a_right_answer_as_a_wrong_one():
     draw = random.Random(5)
     passages = [f"passage {number % 55}" for number in range(60)]  # some are equal
     queries = [
@@ -235,7 +232,7 @@ def test_no_update_holds_a_right_answer_as_a_wrong_one() -> None:
     queries = [query for query in queries if query.relevant]
     pairs = sum(len(query.relevant) for query in queries)
     updates = planned(queries, passages, batch={"examples": 8}, schedule={"epochs": 4})
-    counts: dict[tuple[int, int], int] = {}
+    counts = {}
     for update in updates:
         assert 1 <= len(update) <= 8
         texts = [queries[question].text for question in update[:, 0]]
@@ -254,7 +251,7 @@ def test_no_update_holds_a_right_answer_as_a_wrong_one() -> None:
     assert len(planned(queries, passages, schedule={"steps": 70})) == 70
 
 
-def test_few_questions_make_small_updates_and_hard_negatives_take_turns() -> None:
+def test_few_questions_make_small_updates_and_hard_negatives_take_turns():
     passages = [f"passage {number}" for number in range(40)]
     queries = [Query("plain", {0: 1}, ""), Query("judged", {1: 2, 2: 1, **dict.fromkeys(range(10, 17), 0)}, "")]
     updates = planned(queries, passages, schedule={"epochs": 4})
@@ -270,15 +267,13 @@ def test_few_questions_make_small_updates_and_hard_negatives_take_turns() -> Non
 
 
 @pytest.fixture(scope="module")
-def task(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def task(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("places")
     pretrained_folder(folder / "model", tokenizer)
     return collection_in(folder)
 
 
-def test_arms_and_commands_of_another_kind_are_refused(
-    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arms_and_commands_of_another_kind_are_refused(task, tmp_path, monkeypatch):
     model, budget = str(task.parent / "model"), Budget([1e-3], 6)
     labelled = foxes(tmp_path)
     with pytest.raises(InputError, match=r"foxes\.yaml: bm25 ranks passages, but does not support single.* leave"):
@@ -297,7 +292,7 @@ def test_arms_and_commands_of_another_kind_are_refused(
         read([model, "linear"], [str(task)], "new", base=None, budget=budget)
 
 
-def test_bm25_leaves_the_accelerator_to_the_trainings() -> None:
+def test_bm25_leaves_the_accelerator_to_the_trainings():
     """bm25s starts JAX when it is imported, and JAX takes a GPU's memory."""
     pytest.importorskip("bm25s", reason="needs the extra search")
     use = "from maskwright.tasks.compare.retrieval import _bm25; _bm25(['a fox'])"

@@ -4,11 +4,8 @@ import json
 import os
 import shutil
 import tracemalloc
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,28 +13,27 @@ from reference.stored import rows_of, shard_of
 
 from maskwright.core import storage
 from maskwright.data.order import RowOrder
-from maskwright.data.packing import Packing
 from maskwright.data.plans import ShardPlans
-from maskwright.data.rows import Rows, open_rows
-from maskwright.data.store import Shard, Split, TokenStore
+from maskwright.data.rows import open_rows
+from maskwright.data.store import Shard, Split
 
 
-def all_rows(rows: Rows) -> list[Any]:
+def all_rows(rows):
     return [part.tolist() for part in rows.materialize(np.arange(rows.totals.rows))]
 
 
-def files_of(cache: Path) -> list[Path]:
+def files_of(cache):
     return sorted(cache.rglob("*.columns"))
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.mark.parametrize("packing", ["documents", "full_sentences"])
-def test_a_plan_is_kept_and_a_damaged_one_is_made_again(store: TokenStore, cache: Path, packing: Packing) -> None:
+def test_a_plan_is_kept_and_a_damaged_one_is_made_again(store, cache, packing):
     wanted = all_rows(open_rows(store, "train", 32, packing))
     files = files_of(cache)
     assert len(files) == len(store.split("train").shards) > 2
@@ -61,9 +57,7 @@ def test_a_plan_is_kept_and_a_damaged_one_is_made_again(store: TokenStore, cache
 
 
 @pytest.mark.parametrize("why", ["a file", "no lock", "full at the second shard", "full at the counts"])
-def test_where_no_plan_can_be_kept_rows_are_the_same(
-    why: str, store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_no_plan_can_be_kept_rows_are_the_same(why, store, cache, monkeypatch, capsys):
     """A start where the disk or a quota is full goes on like one where the cache cannot be written, and warns once."""
     wanted = all_rows(open_rows(store, "train", 32, "documents"))
     shutil.rmtree(cache)
@@ -73,13 +67,13 @@ def test_where_no_plan_can_be_kept_rows_are_the_same(
     refused = {"full at the second shard": "00001.columns", "full at the counts": "rows.json"}.get(why)
 
     @contextmanager
-    def atomic_writer(path: str, *, sync: bool = True, real: Any = storage.atomic_writer) -> Iterator[Any]:
+    def atomic_writer(path, *, sync=True, real=storage.atomic_writer):
         if os.path.basename(path) == refused:
             raise OSError(122, "Disk quota exceeded")
         with real(path, sync=sync) as file:
             yield file
 
-    def pwrite(*_: Any) -> None:
+    def pwrite(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(storage, "atomic_writer", atomic_writer)
@@ -92,7 +86,7 @@ def test_where_no_plan_can_be_kept_rows_are_the_same(
     assert capsys.readouterr().err.count("rows are planned again at each start") == 1
 
 
-def test_a_few_plans_are_mapped_at_once(store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_plans_are_mapped_at_once(store, cache, monkeypatch):
     wanted = all_rows(open_rows(store, "train", 32, "documents"))
     monkeypatch.setattr("maskwright.data.plans.MOST_MAPPED", 1)
     monkeypatch.setattr("maskwright.data.store.MOST_MAPPED", 1)
@@ -105,7 +99,7 @@ class MadeUp:
 
     location = "made up"
 
-    def __init__(self, folder: Path, shards: int) -> None:
+    def __init__(self, folder, shards):
         tokens, self.fingerprint = 64_000_000, f"{shards:06}" * 11
         with open(folder / "ids", "wb") as file:
             file.truncate(2 * tokens)  # a hole: it takes no room
@@ -113,7 +107,7 @@ class MadeUp:
         sentences = np.arange(20, tokens + 1, 20)
         pages = sentences[np.cumsum(np.tile([15, 20, 25, 30, 35], tokens // 2_500)) - 1]
 
-        def read(ends: Any) -> Any:
+        def read(ends):
             self.reads += 1
             return ends
 
@@ -122,18 +116,16 @@ class MadeUp:
         self.made = Split([shard] * shards)
         self.vocabulary = SimpleNamespace(bos=0, pad=1, eos=2, size=50_265)
 
-    def split(self, _: str) -> Split:
+    def split(self, _):
         return self.made
 
 
 @pytest.mark.parametrize(("shards", "packing"), [(580, "full_sentences"), (4_000, "documents")])
-def test_a_start_costs_the_same_for_any_number_of_shards(
-    shards: int, packing: Packing, cache: Path, tmp_path: Path
-) -> None:
+def test_a_start_costs_the_same_for_any_number_of_shards(shards, packing, cache, tmp_path):
     """37 billion tokens as RoBERTa packs them, and a terabyte of pages. All plans are made here by planning one shard:
     the others are links to its file."""
     one, many, seq_len = MadeUp(tmp_path, 1), MadeUp(tmp_path, shards), 512
-    open_rows(one, "train", seq_len, packing)  # type: ignore[arg-type]
+    open_rows(one, "train", seq_len, packing)
     (plan,), (counted,) = files_of(cache), cache.rglob("rows.json")
     folder = plan.parent.with_name(plan.parent.name.replace(one.fingerprint[:24], many.fingerprint[:24]))
     folder.mkdir()
@@ -146,7 +138,7 @@ def test_a_start_costs_the_same_for_any_number_of_shards(
         store.reads = 0
         store.made = Split(store.made.shards)
         tracemalloc.start()
-        rows = open_rows(store, "train", seq_len, packing)  # type: ignore[arg-type]
+        rows = open_rows(store, "train", seq_len, packing)
         order = RowOrder(1, rows.totals.rows)
         chosen = order.at(10**7 * step)[1]
         ids, _, _ = rows.materialize(chosen)
@@ -158,7 +150,7 @@ def test_a_start_costs_the_same_for_any_number_of_shards(
     assert peaks[1] - peaks[0] < 12e6, "a few kilobytes a shard: what is counted of it, and 256 maps"
 
 
-def test_rows_of_parts_of_shards_are_in_the_order_that_is_asked_for() -> None:
+def test_rows_of_parts_of_shards_are_in_the_order_that_is_asked_for():
     split = Split([shard_of([5 + number] * 40, [*range(4, 41, 4)]) for number in range(7)])
     rows = rows_of(split, 9, "documents")
     every = all_rows(rows)

@@ -8,9 +8,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Generator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from runners import sent
@@ -26,14 +23,14 @@ from maskwright.processes.parent import ERROR_FILE, pass_error_on, read_error, w
 from maskwright.processes.runner import Runner
 
 
-def kinds(base: type[MaskwrightError]) -> list[type[MaskwrightError]]:
+def kinds(base):
     below = [kind for kind in base.__subclasses__() if kind.__module__ == errors.__name__]
     return [base, *(kind for one in below for kind in kinds(one))]
 
 
 @pytest.mark.parametrize("kind", kinds(MaskwrightError))
-def test_an_error_comes_from_a_worker_as_it_was(kind: type[MaskwrightError]) -> None:
-    more: dict[str, dict[str, Any]] = {
+def test_an_error_comes_from_a_worker_as_it_was(kind):
+    more = {
         "ConfigError": {"lines": ("one", "two")},
         "CloudError": {"reason": "quota"},
         "JobError": {"exit_code": 7},
@@ -48,12 +45,12 @@ def test_an_error_comes_from_a_worker_as_it_was(kind: type[MaskwrightError]) -> 
     assert vars(errors)[kind.__name__] is kind
 
 
-def ends(runner: Runner, work: Any, parts: list[Any], size: int = 1) -> Generator[tuple[int, Any]]:
+def ends(runner, work, parts, size=1):
     with progress("work", len(parts) * size, "bytes") as bar:
         yield from runner.run(work, enumerate(parts), dict.fromkeys(range(len(parts)), size), bar)
 
 
-def test_a_process_that_has_read_much_makes_way_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_read_much_makes_way_for_a_new_one(monkeypatch):
     """Also where there is one alone; all parts are computed, each once."""
     monkeypatch.setattr(runner, "RENEWED_AFTER_BYTES", 20)
     parts = [f"({number}, __import__('os').getpid())" for number in range(5)]
@@ -64,7 +61,7 @@ def test_a_process_that_has_read_much_makes_way_for_a_new_one(monkeypatch: pytes
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] and os.getpid() not in pids
 
 
-def test_parts_that_run_end_at_once_with_the_work() -> None:
+def test_parts_that_run_end_at_once_with_the_work():
     """Ctrl-C closes the iterator. A part may be a text of an hour."""
     running = ends(Runner(2), time.sleep, [0.01, 300.0, 300.0, 300.0])
     assert next(running) == (0, None)
@@ -73,9 +70,7 @@ def test_parts_that_run_end_at_once_with_the_work() -> None:
     assert time.monotonic() - began < 240 and not multiprocessing.active_children()
 
 
-def test_claims_of_living_processes_hold_and_those_of_dead_ones_are_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claims_of_living_processes_hold_and_those_of_dead_ones_are_free(tmp_path, monkeypatch):
     folder = str(tmp_path)
     with joined(folder, "one") as ours, joined(folder, "one") as others:
         assert ours.take("a") and not others.take("a") and others.take("b")
@@ -106,7 +101,7 @@ def test_claims_of_living_processes_hold_and_those_of_dead_ones_are_free(
         assert not os.listdir(folder)
 
 
-def test_who_was_taken_for_dead_claims_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_taken_for_dead_claims_no_more(tmp_path, monkeypatch):
     """For example after hours of sleep, while another request has been begun in the folder."""
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.01)
     with joined(str(tmp_path), "one") as ours:
@@ -119,7 +114,7 @@ def test_who_was_taken_for_dead_claims_no_more(tmp_path: Path, monkeypatch: pyte
                 ours.give_back(str(number))
 
 
-def test_a_script_that_prepares_much_does_not_run_again_in_its_processes(tmp_path: Path) -> None:
+def test_a_script_that_prepares_much_does_not_run_again_in_its_processes(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "print('begins')\n"
@@ -145,9 +140,7 @@ HEARD = JobError("rank 0: the loss is not finite", 3)
         ([HEARD], JobError),
     ],
 )
-def test_who_failed_comes_before_who_heard_of_it(
-    ended: list[MaskwrightError], told: type[MaskwrightError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_failed_comes_before_who_heard_of_it(ended, told, tmp_path, monkeypatch):
     own = tmp_path / "own.json"
     monkeypatch.setenv(ERROR_FILE, str(own))
     pass_error_on(str(tmp_path / "killed.json"))
@@ -158,7 +151,7 @@ def test_who_failed_comes_before_who_heard_of_it(
     assert type(read_error(str(own))) is told
 
 
-def test_why_a_process_was_stopped_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_a_process_was_stopped_is_not_lost(tmp_path, monkeypatch):
     own, of_process = tmp_path / "own.json", tmp_path / "0.json"
     monkeypatch.setenv(ERROR_FILE, str(own))
     of_process.write_text(json.dumps(as_record(EndedAsAsked("--stop-after-steps 3: stopped", reason="limit"))))

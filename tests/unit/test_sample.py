@@ -4,9 +4,6 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,13 +12,13 @@ from maskwright.text import pieces, sample, tokenizer, word_counts
 from maskwright.text.dedup import text_key
 from maskwright.text.encoder import ODD_TEXTS
 from maskwright.text.extend import extend_tokenizer
-from maskwright.text.sample import Piece, learn_from
+from maskwright.text.sample import learn_from
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import TrainedKind, split_by, train_tokenizer
+from maskwright.text.tokenizer import split_by, train_tokenizer
 from maskwright.text.word_counts import WordCounts
 
-KINDS: tuple[TrainedKind, ...] = ("bpe", "wordpiece", "unigram")
+KINDS = ("bpe", "wordpiece", "unigram")
 SPACES = (" ", " ", " ", "  ", " \n", "\n", "\n\n ", "\t", "\u00a0", "\u3000 ", "\x1c", "\x85", " \u2028", "   ")
 BITS = (
     *("the", "cat", "don't", "'s", "(x)", "foo,", "12", "3.14", "½", "É", "e\u0301", "\u0301", "東京", "。", "हिन्दी"),
@@ -29,7 +26,7 @@ BITS = (
 )
 
 
-def odd_texts() -> list[str]:
+def odd_texts():
     generator = random.Random(7)
     made = [
         "".join(generator.choice(BITS) + generator.choice(SPACES) for _ in range(generator.randrange(1, 40))).strip()
@@ -39,7 +36,7 @@ def odd_texts() -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "uncased"])
-def test_words_are_those_of_whole_texts(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_are_those_of_whole_texts(kind, monkeypatch):
     """Also where a text is cut into pieces, between two letters."""
     split = split_by(*tokenizer._steps("wordpiece" if kind == "uncased" else kind, kind == "uncased"))
     expected = Counter[str]()
@@ -58,7 +55,7 @@ def test_words_are_those_of_whole_texts(kind: Any, monkeypatch: pytest.MonkeyPat
         assert counts.counted() == expected and (number > 330) == (cut == 30)
 
 
-def test_pieces_are_bounded_without_a_place_to_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_bounded_without_a_place_to_cut(monkeypatch):
     monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 100)
     for text in ("x" * 1_234, "a b" * 50, "", "x" * 200 + " a b" * 40):
         parts = [*pieces.pieces(text)]
@@ -66,16 +63,14 @@ def test_pieces_are_bounded_without_a_place_to_cut(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_are_those_of_the_library_fed_with_the_text(
-    kind: TrainedKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_those_of_the_library_fed_with_the_text(kind, tmp_path, monkeypatch):
     """The slow way: no counts of ours, no pieces, no lines."""
     texts = [text for text in odd_texts() if text]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     sources = Sources([str(tmp_path / "a.jsonl")])
     train_tokenizer(sources, str(tmp_path / "new"), kind=kind, vocab_size=600)
 
-    def plain(made: Any, trainer: Any, words: dict[str, int]) -> None:
+    def plain(made, trainer, words):
         made.normalizer, made.pre_tokenizer = tokenizer._steps(kind, False)
         made.train_from_iterator((document.text for document in sources), trainer)
 
@@ -86,12 +81,12 @@ def test_files_are_those_of_the_library_fed_with_the_text(
 
 
 @pytest.fixture(scope="module")
-def documents() -> list[str]:
+def documents():
     generator = random.Random(2)
     return [" ".join(generator.choices(["red", "fox", "größer", "12"], k=k)) + f" {k}" for k in range(1, 300)]
 
 
-def written(folder: Path, documents: list[str]) -> Callable[[], Iterator[Sources]]:
+def written(folder, documents):
     """The same documents as files of several kinds and orders."""
     folder.mkdir()
     lines = [f"{text}\n" for text in documents]
@@ -104,9 +99,7 @@ def written(folder: Path, documents: list[str]) -> Callable[[], Iterator[Sources
     return lambda: (Sources([str(folder / name)], layout="lines") for name in ("a.txt", "b"))
 
 
-def test_a_sample_is_of_the_text_alone(
-    documents: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sample_is_of_the_text_alone(documents, tmp_path, capsys):
     sources = written(tmp_path / "text", documents)
     size = sum(len(text.encode()) for text in documents)
     by_rank = sorted(documents, key=lambda text: sample._rank(text_key(text.encode())))
@@ -123,7 +116,7 @@ def test_a_sample_is_of_the_text_alone(
             assert ("chosen by a hash of the documents' text" in told) == (most < size)
 
 
-def test_a_long_document_is_taken_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_document_is_taken_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1_000)
     monkeypatch.setattr(sample, "PIECE_CHARACTERS", 1_000)
     text = " ".join(f"word{number}x" for number in range(3_000))
@@ -137,7 +130,7 @@ def test_a_long_document_is_taken_in_pieces(tmp_path: Path, monkeypatch: pytest.
     assert 3 <= len(some) <= 5 and {*some} < {*whole} and sum(len(piece.text) for piece in some) <= 5_000
 
 
-def test_more_than_the_library_can_count_is_refused(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_more_than_the_library_can_count_is_refused(corpus, tokenizer, tmp_path):
     sources = Sources([str(corpus)])
     for make in (
         lambda: train_tokenizer(sources, str(tmp_path / "t"), max_bytes=2**31),
@@ -149,9 +142,7 @@ def test_more_than_the_library_can_count_is_refused(corpus: Path, tokenizer: str
     assert not (tmp_path / "t").exists()
 
 
-def test_a_text_of_too_many_words_is_halved_until_they_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_of_too_many_words_is_halved_until_they_fit(tmp_path, monkeypatch, capsys):
     """Whatever the order and the files, and whether the text or a sample of it has too many. It is read once."""
     generator = random.Random(4)
     documents = [" ".join(str(generator.randrange(9_000)) for _ in range(30)) for _ in range(300)]
@@ -160,7 +151,7 @@ def test_a_text_of_too_many_words_is_halved_until_they_fit(
     reads, read = list[Sources](), Sources.__iter__
     monkeypatch.setattr(Sources, "__iter__", lambda self: (reads.append(self), read(self))[1])
 
-    def learn(pieces: Iterator[Piece]) -> dict[str, int]:
+    def learn(pieces):
         counts = WordCounts(str.split, at_spaces=False)
         for piece in pieces:
             counts.add(piece.text)
@@ -171,7 +162,7 @@ def test_a_text_of_too_many_words_is_halved_until_they_fit(
         ranks = sample.RANKS
         while sum(len(text.encode()) for text, rank in ranked.items() if rank < ranks) > most:
             ranks -= 1_000  # some 43 bytes
-        words: dict[str, int] = {"9" * 10_000: 1}
+        words = {"9" * 10_000: 1}
         halved = -1
         while sum(map(len, words)) > 9_000:
             words = Counter(" ".join(text for text, rank in ranked.items() if rank < ranks).split())

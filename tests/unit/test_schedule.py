@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ PEAK, STEPS, BENT = 3e-3, 300, {"power": 2.5}
 Config = Callable[..., RunConfig]
 
 
-def theirs(name: str, warmup_steps: int, **options: Any) -> np.ndarray:
+def theirs(name, warmup_steps, **options):
     """transformers' rates of every step and one more. While it warms up, its first rate is 0 and ours is its second."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
     made = get_scheduler(name, optimizer, warmup_steps, STEPS, scheduler_specific_kwargs=options)
@@ -45,9 +43,7 @@ def theirs(name: str, warmup_steps: int, **options: Any) -> np.ndarray:
         (BENT | {"kind": "polynomial", "final_lr_share": 0.1}, "polynomial", BENT | {"lr_end": 0.1 * PEAK}),
     ],
 )
-def test_rates_are_those_of_transformers(
-    keys: dict[str, Any], name: str, options: dict[str, Any], warmup_steps: int
-) -> None:
+def test_rates_are_those_of_transformers(keys, name, options, warmup_steps):
     schedule = {"steps": STEPS, "warmup_steps": warmup_steps, **keys}
     run = build_config({"data": {"store": "s"}, "schedule": schedule, "optimizer": {"learning_rate": PEAK}}, "x")
     ours = np.array([run.learning_rate_at(step) for step in range(STEPS)])
@@ -57,8 +53,8 @@ def test_rates_are_those_of_transformers(
     assert [tuned.learning_rate_at(step) for step in range(STEPS)] == ours.tolist()
 
 
-def test_wsd_is_its_definition_and_its_decay_may_be_the_whole_run() -> None:
-    def rates(steps: int = 100, warmup_steps: int = 10, **keys: object) -> list[float]:
+def test_wsd_is_its_definition_and_its_decay_may_be_the_whole_run():
+    def rates(steps=100, warmup_steps=10, **keys):
         schedule = {"steps": steps, "warmup_steps": warmup_steps, **keys}
         optimizer = {"learning_rate": 2.0}
         run = build_config({"data": {"store": "s"}, "schedule": schedule, "optimizer": optimizer}, "x")
@@ -90,7 +86,7 @@ def test_wsd_is_its_definition_and_its_decay_may_be_the_whole_run() -> None:
         ({"engine": {"kind": "jax", "activation_checkpointing": "on"}}, "activation_checkpointing is only for torch"),
     ],
 )
-def test_keys_that_do_not_go_together(values: dict[str, Any], why: str) -> None:
+def test_keys_that_do_not_go_together(values, why):
     schedule = {"steps": 9, "kind": "linear", **values.get("schedule", {})}
     with pytest.raises(ConfigError) as refused:
         build_config({"data": {"store": "s"}, **values, "schedule": schedule}, "x")
@@ -98,7 +94,7 @@ def test_keys_that_do_not_go_together(values: dict[str, Any], why: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", recipes())
-def test_steps_alone_shorten_and_lengthen_a_recipe(recipe: str) -> None:
+def test_steps_alone_shorten_and_lengthen_a_recipe(recipe):
     """Its warm-up and its decay keep their shares, and there is a step at the peak."""
     usual = read_config(recipe, ["schedule.steps=10000"]).resolved(1)
     peak = usual.optimizer.learning_rate
@@ -112,7 +108,7 @@ def test_steps_alone_shorten_and_lengthen_a_recipe(recipe: str) -> None:
     assert read_config(recipe, ["schedule.epochs=2"]).schedule.steps is None
 
 
-def test_what_an_option_sets_replaces_what_says_the_same(tmp_path: Path) -> None:
+def test_what_an_option_sets_replaces_what_says_the_same(tmp_path):
     (tmp_path / "run.yaml").write_text("data: {store: s}\nschedule: {kind: wsd, epochs: 2, warmup_share: 0.1}\n")
     (tmp_path / "tuned.yaml").write_text("data: {train: t}\nmodel: {init_from: m}\nschedule: {epochs: 2}\n")
     run = partial(read_config, str(tmp_path / "run.yaml"))
@@ -125,7 +121,7 @@ def test_what_an_option_sets_replaces_what_says_the_same(tmp_path: Path) -> None
             run(both)
 
 
-def test_shares_become_steps_as_in_transformers(config: Config) -> None:
+def test_shares_become_steps_as_in_transformers(config):
     from transformers import TrainingArguments
 
     for share, steps in ((0.06, 50), (0.07, 100), (0.1, 333), (0.0, 7)):
@@ -134,7 +130,7 @@ def test_shares_become_steps_as_in_transformers(config: Config) -> None:
         assert (ours.warmup_steps, ours.warmup_share) == (theirs, None)
 
 
-def test_epochs_become_steps(config: Config) -> None:
+def test_epochs_become_steps(config):
     given = config(schedule={"epochs": 2.5, "warmup_steps": 3})
     ready = prepare_run(given)
     rows = ready.loader.rows.totals.rows

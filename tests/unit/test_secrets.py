@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from maskwright.core.errors import InputError
@@ -31,14 +29,14 @@ C = "c4n4ry-In-The-Mine"
         (f"https://u:{C}@h/a and https://u:{C}@h/b?key={C}", "https://***@h/a and https://***@h/b?key=***"),
     ],
 )
-def test_secrets_in_addresses_and_headers_are_taken_out(text: str, expected: str | None) -> None:
+def test_secrets_in_addresses_and_headers_are_taken_out(text, expected):
     found = redact(text)
     assert C not in found
     assert expected in (None, found)
     assert redact(found) == found
 
 
-def test_other_text_stays() -> None:
+def test_other_text_stays():
     for text in (
         "corpus/*.txt:3: byte 0xe9 is not UTF-8",
         "gs://bucket/tokens/key/a.txt",
@@ -55,7 +53,7 @@ def test_other_text_stays() -> None:
         assert redact(text) == text
 
 
-def test_values_of_secret_variables_alone_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_secret_variables_alone_are_taken_out(tmp_path, monkeypatch):
     for name in (
         "HF_TOKEN",
         "AWS_SECRET_ACCESS_KEY",
@@ -77,6 +75,6 @@ def test_values_of_secret_variables_alone_are_taken_out(tmp_path: Path, monkeypa
     assert redact(text := " ".join(others.values())) == text
 
 
-def test_an_error_keeps_its_form() -> None:
+def test_an_error_keeps_its_form():
     error = InputError(f"see https://h/a?token={C}", where=f"https://u:{C}@h/b?key={C}", fix=f"ask https://u:{C}@h")
     assert str(error) == "https://***@h/b?key=***: see https://h/a?token=***. Fix: ask https://***@h"

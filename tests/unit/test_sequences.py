@@ -4,9 +4,6 @@ import gzip
 import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,11 +30,11 @@ from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 
 
-def texts(path: Path, **options: object) -> list[tuple[str, int]]:
-    return [(document.text, document.line) for document in Sources([str(path)], **options)]  # type: ignore[arg-type]
+def texts(path, **options):
+    return [(document.text, document.line) for document in Sources([str(path)], **options)]
 
 
-def test_fasta_and_fastq_records_are_documents(tmp_path: Path) -> None:
+def test_fasta_and_fastq_records_are_documents(tmp_path):
     (tmp_path / "a.fa").write_bytes(b";comment\n>one first\r\nACGTacgt\r\nNNAC\r\n\n>two\nGGRCC\n")
     (tmp_path / "b.fastq.gz").write_bytes(gzip.compress(b"@r1\nACGN\n+\nIIII\n\n@r2\n@CG\n+r2\n@@@\n"))
     assert texts(tmp_path / "a.fa") == [("ACGTACGTNNAC", 2), ("GGRCC", 6)]
@@ -66,7 +63,7 @@ def test_fasta_and_fastq_records_are_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "size"), [("characters", 17), ("kmer", 4113)])
-def test_tokenizers_of_letters_load_in_transformers_with_equal_ids(kind: Any, size: int, tmp_path: Path) -> None:
+def test_tokenizers_of_letters_load_in_transformers_with_equal_ids(kind, size, tmp_path):
     generator = random.Random(0)
     (tmp_path / "a.fa").write_text(">a\n" + "".join(generator.choices("ACGTacgtN", k=500)) + "\n>b\nACGTRYACGTAC\n")
     folder = str(tmp_path / "tokenizer")
@@ -88,9 +85,7 @@ def test_tokenizers_of_letters_load_in_transformers_with_equal_ids(kind: Any, si
 @pytest.mark.parametrize(
     ("kind", "alphabet"), [("characters", "dna"), ("characters", None), ("kmer", "dna"), ("kmer", "protein")]
 )
-def test_a_long_sequence_in_pieces_has_the_ids_of_the_whole(
-    kind: Any, alphabet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_sequence_in_pieces_has_the_ids_of_the_whole(kind, alphabet, tmp_path, monkeypatch):
     generator = random.Random(2)
     letters = "ACGTacgtACGTACGTACGTACGTNxK\u212a\n*" if alphabet != "protein" else "ACDEFGHIKLMNPQRSTVWYacdxB-\u017f"
     sequences = ["".join(generator.choices(letters, k=size)).strip() for size in (5, 99, 700, 5_000)]
@@ -102,7 +97,7 @@ def test_a_long_sequence_in_pieces_has_the_ids_of_the_whole(
     encoder, sizes = TokenizersEncoder(folder), list[int]()
     encode = TokenizersEncoder._encode
 
-    def noted(self: TokenizersEncoder, some: Any) -> Any:
+    def noted(self, some):
         sizes.extend(map(len, some))
         return encode(self, some)
 
@@ -113,7 +108,7 @@ def test_a_long_sequence_in_pieces_has_the_ids_of_the_whole(
     assert len(sizes) > 40 and max(sizes) <= 300
 
 
-def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_letters_of_the_text_and_what_is_refused(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("日本語\nにほん\n", encoding="utf-8")
     folder = str(tmp_path / "letters")
     sources = Sources([str(tmp_path / "a.txt")], layout="lines")
@@ -129,12 +124,12 @@ def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.
         make_tokenizer(sources, str(tmp_path / "x"), "kmer", "protein", 6)
 
 
-def warc(kind: str, content_type: str, body: bytes) -> bytes:
+def warc(kind, content_type, body):
     head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:0>\r\nWARC-Date: 2026-01-01T00:00:00Z\r\n"
     return f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body + b"\r\n\r\n"
 
 
-def test_wet_records_are_documents_and_html_alone_is_refused(tmp_path: Path) -> None:
+def test_wet_records_are_documents_and_html_alone_is_refused(tmp_path):
     pytest.importorskip("fastwarc", reason="the extra `clean` is not installed")
     info = warc("warcinfo", "application/warc-fields", b"software: test\r\n")
     pages = [warc("conversion", "text/plain", text.encode()) for text in ("Erste Seite\nzwei Zeilen", "Ünï\n")]
@@ -155,14 +150,14 @@ def test_wet_records_are_documents_and_html_alone_is_refused(tmp_path: Path) -> 
 BERTS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def older_folder(folder: Path, tokens: Sequence[str], **settings: bool) -> str:
+def older_folder(folder, tokens, **settings):
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join([*BERTS, *tokens]) + "\n")
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False} | settings))
     return str(folder)
 
 
-def slowly_spaced(text: str, k: int) -> str:
+def slowly_spaced(text, k):
     """Each run of letters as its k-mers, one letter after the other; for single letters, each sign by itself."""
     words, run = list[str](), ""
     for sign in f"{text.upper()} ":
@@ -179,9 +174,7 @@ def slowly_spaced(text: str, k: int) -> str:
     ("k", "alphabet", "letters"),
     [(1, "LAGVESIKRDTPNQFYMHCWXUBZO", "MKTAYIAXJ*-. mk"), (3, "ACGT", "ACGTNacgt-* "), (6, "ACGT", "ACGT")],
 )
-def test_sequences_without_spaces_have_the_ids_of_spaced_ones(
-    k: int, alphabet: str, letters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sequences_without_spaces_have_the_ids_of_spaced_ones(k, alphabet, letters, tmp_path, monkeypatch):
     """As ProtBERT's and DNABERT's vocabularies: ids are those of transformers for text that was spaced by hand, in
     stores and where models are used, also of texts in pieces."""
     folder = older_folder(tmp_path / "vocabulary", ["".join(kmer) for kmer in itertools.product(alphabet, repeat=k)])
@@ -201,7 +194,7 @@ def test_sequences_without_spaces_have_the_ids_of_spaced_ones(
     assert load_tokenizer(folder, special_tokens_are_text=False).encode("ACG[MASK]ACG").ids.count(4) == 1
 
 
-def test_other_vocabularies_get_no_spaces(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+def test_other_vocabularies_get_no_spaces(tokenizer_of, tmp_path):
     folders = [tokenizer_of(kind) for kind in (*KINDS, "esm")]
     kmers = ["".join(kmer) for kmer in itertools.product("ACGT", repeat=2)]
     folders += [older_folder(tmp_path / "some", kmers[:-1]), older_folder(tmp_path / "more", [*kmers, "##A"])]
@@ -209,7 +202,7 @@ def test_other_vocabularies_get_no_spaces(tokenizer_of: Callable[[str], str], tm
     assert str(spacing.spacing_of(older_folder(tmp_path / "all", kmers))) == "overlapping 2-mers"
 
 
-def test_a_store_of_sequences_is_that_of_spaced_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_of_sequences_is_that_of_spaced_text(tmp_path, capsys):
     draw = random.Random(0)
     texts = ["".join(draw.choices("ACDEFGHIKLMNPQRSTVWY", k=draw.randint(20, 60))) for _ in range(60)]
     (tmp_path / "a.faa").write_text("".join(f">p{number}\n{text.lower()}\n" for number, text in enumerate(texts)))
@@ -234,7 +227,7 @@ def test_a_store_of_sequences_is_that_of_spaced_text(tmp_path: Path, capsys: pyt
     assert "a.fa:1 has 'N', which is in none of its tokens: cut DNA at other" in lines
 
 
-def test_fill_and_export_of_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fill_and_export_of_sequences(tmp_path, capsys):
     """`fill` spaces what it is given. An export keeps the tokenizer as it is, and says what it wants."""
     model = tmp_path / "model"
     tokenizer = older_folder(tmp_path / "t", ["".join(kmer) for kmer in itertools.product("ATCG", repeat=3)])
@@ -260,9 +253,7 @@ def test_fill_and_export_of_sequences(tmp_path: Path, capsys: pytest.CaptureFixt
         ("kmer", "dna", "ACGT", ""),
     ],
 )
-def test_sequences_of_another_kind_are_told(
-    kind: Any, alphabet: Any, letters: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_sequences_of_another_kind_are_told(kind, alphabet, letters, said, tmp_path, capfd):
     draw, fasta = random.Random(5), tmp_path / "a.fa"
     fasta.write_text("".join(f">{number}\n{''.join(draw.choices(letters, k=300))}\n" for number in range(40)))
     make_tokenizer(Sources([str(fasta)]), str(tmp_path / "letters"), kind, alphabet, kmer=4)

@@ -6,10 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,7 +18,7 @@ class Ended(Exception):
 
 
 @pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
+def _handlers():
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
     before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
     raise_on((signal.SIGTERM, signal.SIGINT), lambda number: Ended(signal.Signals(number).name))
@@ -32,14 +29,14 @@ def _handlers() -> Iterator[None]:
     sys.unraisablehook = hook
 
 
-def a_while() -> None:
+def a_while():
     time.sleep(4 * AGAIN_SECONDS)
 
 
-def function_of(module: str, text: str) -> Callable[..., Any]:
-    names: dict[str, Any] = {"__name__": module, "signal": signal, "a_while": a_while, "Ended": Ended}
+def function_of(module, text):
+    names = {"__name__": module, "signal": signal, "a_while": a_while, "Ended": Ended}
     exec(text, names)
-    function: Callable[..., Any] = names["work"]
+    function = names["work"]
     return function
 
 
@@ -67,18 +64,18 @@ def work():
 """
 
 
-def test_who_catches_everything_is_ended_all_the_same_unless_it_is_ours() -> None:
+def test_who_catches_everything_is_ended_all_the_same_unless_it_is_ours():
     assert ended_by(function_of("library", CAUGHT)) == "SIGTERM"
     assert function_of("maskwright.some", CAUGHT)() == "went on"
 
 
-def test_what_the_garbage_collector_discards_is_raised_again(capsys: pytest.CaptureFixture[str]) -> None:
-    def collected(phase: str, about: dict[str, int]) -> None:
+def test_what_the_garbage_collector_discards_is_raised_again(capsys):
+    def collected(phase, about):
         if phase == "start":
             gc.callbacks.remove(collected)
             signal.raise_signal(signal.SIGTERM)
 
-    def work() -> None:
+    def work():
         gc.collect()  # where this takes long, the exception comes at its end
         a_while()
 
@@ -87,10 +84,10 @@ def test_what_the_garbage_collector_discards_is_raised_again(capsys: pytest.Capt
     assert "ignored" not in capsys.readouterr().err
 
 
-def test_its_clean_up_is_torn_neither_by_itself_nor_by_further_signals() -> None:
+def test_its_clean_up_is_torn_neither_by_itself_nor_by_further_signals():
     steps = []
 
-    def work() -> None:
+    def work():
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
@@ -101,12 +98,12 @@ def test_its_clean_up_is_torn_neither_by_itself_nor_by_further_signals() -> None
     assert ended_by(work) == "SIGTERM" and steps
 
 
-def test_an_import_is_over_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_is_over_before(tmp_path, monkeypatch):
     text = "import signal, time\nsignal.raise_signal(signal.SIGTERM)\ntime.sleep(0.3)\nwhole = True\n"
     (tmp_path / "ends_while_it_is_imported.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
 
-    def work() -> None:
+    def work():
         __import__("ends_while_it_is_imported")
         a_while()
 
@@ -114,18 +111,18 @@ def test_an_import_is_over_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sys.modules.pop("ends_while_it_is_imported").whole
 
 
-def test_a_thread_has_started_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_has_started_before(monkeypatch):
     """In the midst of its start it would be a KeyError of Python's own."""
     name = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
     start, thread = getattr(threading, name), threading.Thread(target=a_while)
 
-    def started(*given: Any, **options: Any) -> Any:
+    def started(*given, **options):
         made = start(*given, **options)
-        thread._started.wait()  # type: ignore[attr-defined]
+        thread._started.wait()
         signal.raise_signal(signal.SIGTERM)
         return made
 
-    def work() -> None:
+    def work():
         thread.start()
         a_while()
 
@@ -137,7 +134,7 @@ def test_a_thread_has_started_before(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join()
 
 
-def test_a_command_that_runs_within_an_import_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_runs_within_an_import_is_ended(tmp_path, monkeypatch):
     text = "def work():\n    signal.raise_signal(signal.SIGTERM)\n    a_while()\n    raise AssertionError\n"
     command = SimpleNamespace(run=function_of("maskwright.some", text))
     monkeypatch.setitem(sys.modules, "a_command_of_ours", command)
@@ -146,7 +143,7 @@ def test_a_command_that_runs_within_an_import_is_ended(tmp_path: Path, monkeypat
     assert ended_by(lambda: __import__("runs_a_command")) == "SIGTERM"
 
 
-def test_a_hang_up_without_stdout_is_no_other_error() -> None:
+def test_a_hang_up_without_stdout_is_no_other_error():
     kept = os.dup(1)
     os.close(1)
     try:

@@ -7,7 +7,6 @@ import random
 import threading
 import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from maskwright.text import lines as lines_module
 from maskwright.text import sources as sources_module
 from maskwright.text.compression import ByteSpan, guarded
 from maskwright.text.document import Fault
-from maskwright.text.layout import Layout, sampled
+from maskwright.text.layout import sampled
 from maskwright.text.parts import cut as parts_module
 from maskwright.text.parts.cut import cut, split
 from maskwright.text.sources import Sources
@@ -31,11 +30,11 @@ from maskwright.text.sources import Sources
 TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
 
 
-def zstd(raw: bytes) -> bytes:
+def zstd(raw):
     return bytes(pa.compress(raw, "zstd", asbytes=True))
 
 
-PACK: dict[str, Callable[[bytes], bytes]] = {
+PACK = {
     "": bytes,
     ".gz": gzip.compress,
     ".zst": zstd,
@@ -44,11 +43,11 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def read(path: Path | str, **options: object) -> list[tuple[str, int]]:
-    return [(document.text, document.line) for document in Sources([str(path)], **options)]  # type: ignore[arg-type]
+def read(path, **options):
+    return [(document.text, document.line) for document in Sources([str(path)], **options)]
 
 
-def fails(path: Path, **options: object) -> str:
+def fails(path, **options):
     with pytest.raises(SourceError) as caught:
         read(path, **options)
     return str(caught.value).replace(str(path), "FILE")
@@ -64,9 +63,7 @@ def fails(path: Path, **options: object) -> str:
 )
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst", ".xz", ".bz2"])
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "by its first bytes"])
-def test_plain_text_layouts_and_compressions(
-    layout: Layout, expected: list[tuple[str, int]], compression: str, is_named: bool, tmp_path: Path
-) -> None:
+def test_plain_text_layouts_and_compressions(layout, expected, compression, is_named, tmp_path):
     path = tmp_path / f"a.txt{compression if is_named else ''}"
     raw, pack = TEXT.encode(), PACK[compression]
     path.write_bytes(pack(raw[:9]) + pack(raw[9:]))
@@ -77,7 +74,7 @@ def test_plain_text_layouts_and_compressions(
         assert fails(path).startswith("FILE: holds no text. Fix: remove it")
 
 
-def test_auto_layout_looks_at_the_largest_files_and_at_some_from_first_to_last(tmp_path: Path) -> None:
+def test_auto_layout_looks_at_the_largest_files_and_at_some_from_first_to_last(tmp_path):
     (tmp_path / "z.txt").write_text("a b\nc d\n")
     assert Sources([str(tmp_path)]).layout == "lines"
     (tmp_path / "z.txt").write_text("a b\n\nc d\n")
@@ -109,17 +106,17 @@ PARAGRAPHS = "\n\n".join(["One paragraph is a line. It has sentences."] * 20)
         (CODE, "file", "8 with --layout sentences"),
     ],
 )
-def test_small_files_of_sentences_are_told_from_prose(text: str, layout: str, said: str, tmp_path: Path) -> None:
+def test_small_files_of_sentences_are_told_from_prose(text, layout, said, tmp_path):
     """Two files of 21 documents were taken for two documents, none of which was held out."""
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(text)
     sources = Sources([str(tmp_path)])
     assert sources.layout == layout
     assert said in str(sources.guess)
-    assert len(list(sources)) == sources.guess.documents[sources.layout]  # type: ignore[union-attr]
+    assert len(list(sources)) == sources.guess.documents[sources.layout]
 
 
-def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> None:
+def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path):
     for name in ("b.txt", "a.txt", "c.py", "wiki_00", "info.json", ".hidden.txt"):
         (tmp_path / name).write_text(name)
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\n")
@@ -132,7 +129,7 @@ def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> N
         ("DIR/*", {"layout": "auto"}, texts, left_out),
         ("DIR/*.py", {}, ["c.py"], "leaving out 1 file without text (1 .py)"),
     ):
-        sources = Sources([pattern.replace("DIR", str(tmp_path))], **options)  # type: ignore[arg-type]
+        sources = Sources([pattern.replace("DIR", str(tmp_path))], **options)
         assert [document.text for document in sources] == expected and sources.bytes_read == sum(sources.sizes)
         assert said in "; ".join(sources.choice)
     assert read(tmp_path / "wiki_00") == [("wiki_00", 1)]
@@ -149,7 +146,7 @@ def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> N
     assert fails(tmp_path).startswith("FILE: holds no readable file, but 7 files of another kind (3 .json, 2 .py")
 
 
-def test_one_file_in_several_spellings_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_in_several_spellings_is_read_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text("seen")
@@ -165,7 +162,7 @@ def test_one_file_in_several_spellings_is_read_once(tmp_path: Path, monkeypatch:
     assert storage.expand(["copy.txt", "corpus"]) == ["copy.txt", "corpus/a.txt"]
 
 
-def test_old_macs_lines_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_macs_lines_in_blocks_and_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "READ_BYTES", 8)
     (tmp_path / "a.txt").write_bytes(raw := b"one\rtwo\rthree\rfour\r\nfive\rsix\nseven\reight\n")
     expected = [("one", 1), ("two", 2), ("three", 3), ("four", 4), ("five\rsix", 5), ("seven\reight", 6)]
@@ -176,7 +173,7 @@ def test_old_macs_lines_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.
     assert [(document.text, document.line) for part in parts for document in part.open()] == expected
 
 
-def test_texts_that_do_not_decode_are_encoding_faults_in_tables_too(tmp_path: Path) -> None:
+def test_texts_that_do_not_decode_are_encoding_faults_in_tables_too(tmp_path):
     half, bad = tmp_path / "a.jsonl", tmp_path / "a.parquet"
     half.write_text('{"text": "fine"}\n{"text": "bad \\ud800"}\n')
     raw = pa.array([b"fine", b"bad \xff"], pa.binary())
@@ -188,7 +185,7 @@ def test_texts_that_do_not_decode_are_encoding_faults_in_tables_too(tmp_path: Pa
         assert [text for text, _ in read(path, on_bad_input="skip")] == ["fine"]
 
 
-def test_deep_globs_follow_no_links_and_give_the_names_of_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deep_globs_follow_no_links_and_give_the_names_of_glob(tmp_path, monkeypatch):
     """Two links back, each followed in every order, would never end."""
     for name in ("a.txt", "one/b.txt", "one/two/c.txt", "one/two/[x]/d.txt", ".hidden/e.txt", "one/.f.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +199,7 @@ def test_deep_globs_follow_no_links_and_give_the_names_of_glob(tmp_path: Path, m
     assert [storage.expand([pattern]) for pattern in patterns] == expected
 
 
-def test_fsspec_locations_are_read() -> None:
+def test_fsspec_locations_are_read():
     import fsspec
 
     with fsspec.open("memory://corpus/a.txt", "wb") as file:
@@ -227,16 +224,16 @@ def test_fsspec_locations_are_read() -> None:
     assert [document.text for document in part.open()] == ["[draft] a*b.txt", "why?.txt"]
 
 
-def test_a_web_address_of_unknown_size_is_read() -> None:
+def test_a_web_address_of_unknown_size_is_read():
     class Silent(BaseHTTPRequestHandler):
         """Answers without the size, as servers do for what they make while they send it."""
 
-        def do_GET(self) -> None:
+        def do_GET(self):
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"One.\nTwo.\n" if "full" in self.path else b"")
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, *_): ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -248,7 +245,7 @@ def test_a_web_address_of_unknown_size_is_read() -> None:
         server.shutdown()
 
 
-def test_records_without_text_are_counted(tmp_path: Path) -> None:
+def test_records_without_text_are_counted(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": ""}\n{"text": "x"}\n')
     (tmp_path / "b.csv").write_text("id,text\n1,\n2,y\n3,  \n")
     pq.write_table(pa.table({"text": ["z", None, " \n"]}), tmp_path / "c.parquet")
@@ -264,7 +261,7 @@ def test_records_without_text_are_counted(tmp_path: Path) -> None:
     assert [document.text for document in sources] == ["x"] and sources.without_text == 1
 
 
-def test_lists_of_words_are_text(tmp_path: Path) -> None:
+def test_lists_of_words_are_text(tmp_path):
     lists = [["a", "b c"], [["a", "b"], ["c"]], [[["a"], ["b"]], [["c", "d"]]], ["é"], []]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'text': words})}\n" for words in lists))
     (tmp_path / "b.json").write_text(json.dumps([{"text": words} for words in lists]))
@@ -309,7 +306,7 @@ def test_lists_of_words_are_text(tmp_path: Path) -> None:
         ("", ["['a' is", "if a<b: p", "[[link]]", '("aside") it', "{'", "[", "<path/to/file>", "x" * 2_000 + "<p>"]),
     ],
 )
-def test_notations_of_data_and_markup_are_noted(kind: str, texts: list[str], tmp_path: Path) -> None:
+def test_notations_of_data_and_markup_are_noted(kind, texts, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n".join(["first", *texts]))
     sources = Sources([str(path)], layout="lines")
@@ -337,7 +334,7 @@ LETTERS = "".join(random.Random(7).choices("ACGT", k=2_000))
     ],
     ids=["half", "64 letters", "60 letters", "a header", "a run", "a phrase"],
 )
-def test_windows_that_overlap_are_noted(texts: list[str], noted: int, tmp_path: Path) -> None:
+def test_windows_that_overlap_are_noted(texts, noted, tmp_path):
     path = tmp_path / "a.fa"
     path.write_text("".join(f">{number}\n{text}\n" for number, text in enumerate(texts)))
     plain = tmp_path / "a.txt"
@@ -350,7 +347,7 @@ def test_windows_that_overlap_are_noted(texts: list[str], noted: int, tmp_path: 
         assert {kind: count for kind, (count, _) in sources.notations.items()} == ({"overlap": noted} if noted else {})
 
 
-def test_zstd_of_any_window_in_several_frames_is_read(tmp_path: Path) -> None:
+def test_zstd_of_any_window_in_several_frames_is_read(tmp_path):
     """Frames as of `zstd --long=31`: of 2 GiB, and as long as its content; behind each one that is to be skipped."""
     skipped = b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
     content = (12 << 3 | 1).to_bytes(3, "little") + b"hello world\n"
@@ -364,11 +361,11 @@ def test_zstd_of_any_window_in_several_frames_is_read(tmp_path: Path) -> None:
         assert fails(path, layout="lines").startswith("FILE:3: is cut short or damaged")
 
 
-def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path: Path) -> None:
+def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one\n")
 
-    def failing(error: OSError) -> Iterator[bytes]:
+    def failing(error):
         raise error
         yield b""
 
@@ -379,7 +376,7 @@ def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("options", [{"layout": "lines"}, {}], ids=["lines", "auto"])
-def test_a_cut_archive_is_cut_at_the_line_that_is_named(options: dict[str, object], tmp_path: Path) -> None:
+def test_a_cut_archive_is_cut_at_the_line_that_is_named(options, tmp_path):
     generator = random.Random(4)
     raw = "\n".join(f"line {number} {generator.getrandbits(256):x}" for number in range(10_000)).encode()
     unpack = {".gz": zlib.decompressobj, ".xz": lzma.LZMADecompressor, ".bz2": bz2.BZ2Decompressor}
@@ -389,11 +386,11 @@ def test_a_cut_archive_is_cut_at_the_line_that_is_named(options: dict[str, objec
         assert fails(path, **options).startswith("FILE:1: is cut short or damaged")
         for share in (0.02, 0.9):
             path.write_bytes(whole[: int(len(whole) * share)])
-            left = (unpacker(31) if ending == ".gz" else unpacker()).decompress(path.read_bytes())  # type: ignore[operator]
+            left = (unpacker(31) if ending == ".gz" else unpacker()).decompress(path.read_bytes())
             assert int(fails(path, **options).split(":")[1]) == left.count(b"\n") + 1
 
 
-def test_the_fix_of_a_record_without_text_follows_from_the_others(tmp_path: Path) -> None:
+def test_the_fix_of_a_record_without_text_follows_from_the_others(tmp_path):
     path = tmp_path / "a.jsonl"
     for content, said in (
         ('{"text": "x"}\n{"body": "y"}\n', "FILE:2: has no 'text' (keys: body). Fix: give it one"),
@@ -414,7 +411,7 @@ def test_the_fix_of_a_record_without_text_follows_from_the_others(tmp_path: Path
         assert fails(path) == f"{said}, or --on-bad-input skip"
 
 
-def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
+def test_other_encodings_and_kinds_are_named(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"name" + bytes(3000))
     assert "is binary, not text" in fails(path)
@@ -425,7 +422,7 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
         ("Words.\nMore\n".encode("utf-16-le"), "is UTF-16 without its mark"),
     ):
         path.write_bytes(raw)
-        faults: list[Fault] = []
+        faults = []
         skipping = Sources([str(path)], layout="lines", on_bad_input="skip", on_fault=faults.append)
         for span in (None, ByteSpan(14, len(raw), 2)):  # who reads a later part does not tell of it again
             skipping.span = span
@@ -445,9 +442,7 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("layout", ["lines", "sentences", "file"])
-def test_blocks_of_lines_equal_line_by_line(
-    seed: int, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_of_lines_equal_line_by_line(seed, layout, tmp_path, monkeypatch):
     """Blocks of a few bytes: characters, line ends and whole lines are cut by their borders in every way."""
     generator = random.Random(seed)
     parts = ["a", "bc ", "é", "中", "😀", "\n", "\n\n", "\r\n", " ", "\t", "\u3000", "x" * 40]
@@ -463,13 +458,13 @@ def test_blocks_of_lines_equal_line_by_line(
     ]
 
     lines = [line.rstrip("\r") for line in text.split("\n")]
-    expected: list[tuple[str, tuple[str, ...] | None, int]] = []
+    expected = []
     if layout == "file":
         expected = [("\n".join(lines).strip(), None, 1)]
     elif layout == "lines":
         expected = [(line.strip(), None, number) for number, line in enumerate(lines, 1) if line.strip()]
     else:
-        together: list[tuple[int, str]] = []
+        together = []
         for number, line in enumerate([*lines, ""], 1):
             if line.strip():
                 together.append((number, line.strip()))
@@ -489,9 +484,7 @@ def test_blocks_of_lines_equal_line_by_line(
         ("a.txt", "sentences", 3, [("one", 1), ("three", 4 + (1 << 20)), ("four", 6 + (1 << 20))]),
     ],
 )
-def test_what_has_no_end_is_refused_before_it_fills_memory(
-    name: str, layout: Layout, at: int, found: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_end_is_refused_before_it_fills_memory(name, layout, at, found, tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "READ_BYTES", 1 << 16)
     for module in (lines_module, sources_module):
         monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 1 << 18)
@@ -506,7 +499,7 @@ def test_what_has_no_end_is_refused_before_it_fills_memory(
     what = f"begins a document of over 262,144 characters in layout {layout}"
     what = "has a line of over 262,144 bytes" if layout == "lines" else what
     assert caught.value.where == f"{tmp_path}/{name}:{at}" and caught.value.what.startswith(what)
-    faults: list[Fault] = []
+    faults = []
     skipping = Sources([str(tmp_path)], layout=layout, on_bad_input="skip", on_fault=faults.append)
     assert [(document.text[:5], document.line) for document in skipping] == [*found, ("five", 1)]
     most = tracemalloc.get_traced_memory()[1]

@@ -1,17 +1,13 @@
 """The record of a run's starts: limits are moments that restarts keep, and starts in vain come to an end."""
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from made_record import made_record, saved
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import (
     CloudError,
     ConfigError,
@@ -46,7 +42,7 @@ SHAPE = asdict(ModelConfig(400, 32, 2, 2, 64, 34))
         (None, None, None, None),
     ],
 )
-def test_limits_are_moments(hours: float | None, steps: int | None, stop_at: float, stop_at_step: int) -> None:
+def test_limits_are_moments(hours, steps, stop_at, stop_at_step):
     began = first(50, 20.0, 100, 1000.0)
     again = began.next(60, hours, steps, 50_000.0)
     assert (again.stop_at, again.stop_at_step) == (stop_at, stop_at_step)
@@ -66,7 +62,7 @@ def test_limits_are_moments(hours: float | None, steps: int | None, stop_at: flo
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_run_goes_on_as_what_it_is(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+def test_a_run_goes_on_as_what_it_is(tmp_path, changed, said):
     """Each alone, whatever else would show it."""
     before = made_record(model=SHAPE, rows=1)
     assert require_same_run(before, before, RunDirectory(str(tmp_path))) == {}
@@ -74,7 +70,7 @@ def test_a_run_goes_on_as_what_it_is(tmp_path: Path, changed: dict[str, Any], sa
         require_same_run(before, replace(before, **changed), RunDirectory(str(tmp_path)))
 
 
-def test_starts_without_a_newer_checkpoint_are_counted() -> None:
+def test_starts_without_a_newer_checkpoint_are_counted():
     start = first(0, None, None, 0.0)
     for count in range(2, MOST_STARTS + 2):
         start = start.next(0, None, None, float(count))
@@ -83,10 +79,10 @@ def test_starts_without_a_newer_checkpoint_are_counted() -> None:
 
 
 @pytest.mark.parametrize("on_copies", [False, True])
-def test_starts_in_vain_end_once_with_1_and_begin_anew(tmp_path: Path, on_copies: bool) -> None:
+def test_starts_in_vain_end_once_with_1_and_begin_anew(tmp_path, on_copies):
     copies = Folder(str(tmp_path / "copies")) if on_copies else None
 
-    def start(machine: int) -> Starts:  # with copies, each start is on a new machine
+    def start(machine):  # with copies, each start is on a new machine
         directory = RunDirectory(str(tmp_path / f"run-{machine if on_copies else 0}"))
         file = StartsFile(directory, copies)
         starts = file.following(1e6, None)
@@ -113,7 +109,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("error", "stays"), [*ENDS, (None, False)])
-def test_only_a_75_keeps_the_record(tmp_path: Path, error: Exception | None, stays: bool) -> None:
+def test_only_a_75_keeps_the_record(tmp_path, error, stays):
     file = StartsFile(RunDirectory(str(tmp_path)))
     with suppress(MaskwrightError, ValueError):  # noqa: SIM117
         with leased(str(tmp_path)) as lease, file.holding(first(0, None, None, 1.0), lease):
@@ -125,9 +121,7 @@ def test_only_a_75_keeps_the_record(tmp_path: Path, error: Exception | None, sta
 
 @pytest.mark.parametrize(("error", "stays"), [*ENDS, (Locked("in use"), None)])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_an_end_before_training_counts_too(
-    config: Callable[..., RunConfig], tmp_path: Path, error: Exception, stays: bool | None, is_first: bool
-) -> None:
+def test_an_end_before_training_counts_too(config, tmp_path, error, stays, is_first):
     """A partner that is killed each time while the run is prepared, and a store that is refused at a restart."""
     run = tmp_path / "run"
     file, before = StartsFile(RunDirectory(str(run))), first(0, 20.0, None, time.time())
@@ -145,9 +139,7 @@ def test_an_end_before_training_counts_too(
 
 
 @pytest.mark.parametrize("trains", [False, True])
-def test_copies_out_of_reach_do_not_change_the_code(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains: bool
-) -> None:
+def test_copies_out_of_reach_do_not_change_the_code(config, tmp_path, monkeypatch, trains):
     away = Mock(side_effect=CloudError("no answer", reason="unreached"))
     with pytest.raises(StoppedEarly), opened(config(), str(tmp_path / "run")) as start, ExitStack() as training:
         assert start.starts_file
@@ -159,7 +151,7 @@ def test_copies_out_of_reach_do_not_change_the_code(
         raise StoppedEarly("SIGTERM")
 
 
-def test_a_start_that_lost_its_lease_leaves_the_record_to_the_other(tmp_path: Path) -> None:
+def test_a_start_that_lost_its_lease_leaves_the_record_to_the_other(tmp_path):
     file = StartsFile(RunDirectory(str(tmp_path)))
     with pytest.raises(InputError), leased(str(tmp_path)) as lease, file.holding(Starts(), lease):
         lease.lost = True
@@ -167,7 +159,7 @@ def test_a_start_that_lost_its_lease_leaves_the_record_to_the_other(tmp_path: Pa
     assert (tmp_path / STARTS).exists()
 
 
-def test_a_moment_that_is_over_ends_at_once_and_only_once(tmp_path: Path) -> None:
+def test_a_moment_that_is_over_ends_at_once_and_only_once(tmp_path):
     saved(tmp_path, 7)
     file = StartsFile(RunDirectory(str(tmp_path)))
     file.write(replace(first(7, 20.0, None, time.time() - 80_000), stop_at=time.time() - 1))
@@ -181,9 +173,7 @@ def test_a_moment_that_is_over_ends_at_once_and_only_once(tmp_path: Path) -> Non
     assert again.starts == 1 and again.stop_at == pytest.approx(time.time() + 72_000, abs=60)
 
 
-def test_a_limit_in_steps_ends_at_its_step_and_not_a_run_at_its_last(
-    config: Callable[..., RunConfig], tmp_path: Path
-) -> None:
+def test_a_limit_in_steps_ends_at_its_step_and_not_a_run_at_its_last(config, tmp_path):
     directory = RunDirectory(str(tmp_path / "run"))
     of_4 = config(**{"schedule.steps": 4})
     with pytest.raises(EndedAsAsked, match="step 2 of 4 is saved"):
@@ -195,5 +185,5 @@ def test_a_limit_in_steps_ends_at_its_step_and_not_a_run_at_its_last(
     assert directory.read_metrics()[-1]["step"] == 4 and "valid_loss" in directory.read_metrics()[-1]
 
 
-def test_codes_of_stops() -> None:
+def test_codes_of_stops():
     assert [stopped(code) for code in (0, 1, 75, 76, None)] == [None, None, StoppedEarly, EndedAsAsked, None]

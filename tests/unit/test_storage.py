@@ -9,7 +9,6 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,14 +26,14 @@ with storage.replaced_folder(sys.argv[1]) as folder:
 """
 
 
-def begun(path: Path) -> subprocess.Popen[str]:
+def begun(path):
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_folder_holds_nothing_of_a_writer_that_was_killed(tmp_path: Path, is_there: bool) -> None:
+def test_a_folder_holds_nothing_of_a_writer_that_was_killed(tmp_path, is_there):
     path = tmp_path / "ou[t"
     if is_there:
         path.mkdir()
@@ -58,7 +57,7 @@ def test_a_folder_holds_nothing_of_a_writer_that_was_killed(tmp_path: Path, is_t
         raise AssertionError("never begins")
 
 
-def test_a_folder_that_fails_or_is_filled_meanwhile_is_left_as_it_was(tmp_path: Path) -> None:
+def test_a_folder_that_fails_or_is_filled_meanwhile_is_left_as_it_was(tmp_path):
     path = tmp_path / "out"
     with pytest.raises(ZeroDivisionError), storage.replaced_folder(str(path)) as folder:
         (Path(folder) / "half").touch()
@@ -75,10 +74,8 @@ def test_a_folder_that_fails_or_is_filled_meanwhile_is_left_as_it_was(tmp_path: 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_said_once_and_nothing_is_deleted_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int
-) -> None:
-    def flock(descriptor: int, how: int) -> None:
+def test_a_file_system_without_locks_is_said_once_and_nothing_is_deleted_there(tmp_path, monkeypatch, capfd, number):
+    def flock(descriptor, how):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
@@ -95,7 +92,7 @@ def test_a_file_system_without_locks_is_said_once_and_nothing_is_deleted_there(
 
 
 @pytest.mark.parametrize("make", [storage.atomic_writer, storage.replaced_folder, output.writer])
-def test_a_full_disk_names_the_file_and_what_to_do(tmp_path: Path, make: Any) -> None:
+def test_a_full_disk_names_the_file_and_what_to_do(tmp_path, make):
     path = str(tmp_path / "two  spaces")
     with pytest.raises((OSError, MaskwrightError)) as raised, make(path):
         raise OSError(errno.ENOSPC, "No space left on device")  # as of `write`, without a name
@@ -114,14 +111,12 @@ def test_a_full_disk_names_the_file_and_what_to_do(tmp_path: Path, make: Any) ->
     assert isinstance(raised.value, OSError) and raised.value.filename == str(tmp_path / "no" / "file")
 
 
-def test_one_process_makes_it_and_the_others_say_for_whom_they_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_one_process_makes_it_and_the_others_say_for_whom_they_wait(tmp_path, monkeypatch, capfd):
     path, waits = tmp_path / "made", 0
     with ExitStack() as holder:
         holder.enter_context(storage.locked(f"{path}.lock", remove=True))
 
-        def sleep(seconds: float) -> None:
+        def sleep(seconds):
             nonlocal waits
             waits += 1
             if waits == storage.SILENT_WAITS + 2:
@@ -134,14 +129,14 @@ def test_one_process_makes_it_and_the_others_say_for_whom_they_wait(
     assert storage.made_once(str(path), lambda: 4, lambda: 3) == 4
 
 
-def test_a_user_without_a_home_is_at_home_in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_is_at_home_in_the_root(monkeypatch):
     for name in ("HOME", "XDG_CACHE_HOME", "MASKWRIGHT_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     assert storage.cache_folder("rows") == "/.cache/maskwright/rows"
 
 
-def test_an_error_of_a_full_disk_is_short_whichever_library_raises_it() -> None:
+def test_an_error_of_a_full_disk_is_short_whichever_library_raises_it():
     pyarrow = OSError(errno.EFBIG, "Error writing bytes to file. Detail: [errno 27] File too large", "out")
     assert str(of_the_system(pyarrow)) == (
         "out: File too large. Fix: raise the largest size of a file (`ulimit -f`), and start the command again"

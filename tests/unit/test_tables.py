@@ -6,9 +6,6 @@ import io
 import json
 import random
 import tracemalloc
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,24 +28,24 @@ Found = list[tuple[str, int]] | str
 """(text, line or record) of each record, or the error as `where: what`, with FILE for the file."""
 
 
-def as_text(path: Path, columns: dict[str, Any]) -> Found:
+def as_text(path, columns):
     sources = Sources([str(path)], text_column=str(columns.get("text", "text")))
     return [(document.text, document.line) for document in sources]
 
 
-def as_labels(path: Path, columns: dict[str, Any]) -> Found:
+def as_labels(path, columns):
     examples = read_examples(str(path), Reading(LabelledData(train=str(path), **columns), Task()))
     return [(example.text, example.line) for example in examples]
 
 
-def as_evaluation(path: Path, _: dict[str, Any]) -> Found:
+def as_evaluation(path, _):
     """Of the texts here, those that are found as examples."""
     found = Contamination(read_evaluations([str(path)])).examples_in([text.encode() for text in (ONE, TWO, HUGE)])
     at = [place and int(place.replace(" record ", ":").rpartition(":")[2]) for place in found]
     return [(text, number) for text, number in zip((ONE, TWO, HUGE), at, strict=True) if number]
 
 
-def answer(read: Callable[[Path, dict[str, Any]], Found], path: Path, columns: dict[str, Any]) -> Found:
+def answer(read, path, columns):
     try:
         return [(" ".join(text.split()), line) for text, line in read(path, columns)]
     except SourceError as error:
@@ -56,13 +53,13 @@ def answer(read: Callable[[Path, dict[str, Any]], Found], path: Path, columns: d
         return f"{error.where}: {error.what}".replace(str(path), "FILE")
 
 
-def rows(*cells: list[str], delimiter: str = ",", line_end: str = "\n") -> str:
+def rows(*cells, delimiter=",", line_end="\n"):
     text = io.StringIO()
     csv.writer(text, delimiter=delimiter, lineterminator=line_end).writerows(cells)
     return text.getvalue()
 
 
-def parquet(names: list[str], *columns: Any) -> bytes:
+def parquet(names, *columns):
     file = io.BytesIO()
     pq.write_table(pa.table([*columns], names=names), file)
     return file.getvalue()
@@ -73,8 +70,8 @@ RECORDS = [{"text": ONE, "label": "a"}, {"text": TWO, "label": "b"}]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS)
 NOT_UTF8 = pa.Array.from_buffers(pa.string(), 2, pa.array([b"fine", b"bad \xff"], pa.binary()).buffers())
 READ, READ_RECORDS = [(ONE, 2), (TWO, 3)], [(ONE, 1), (TWO, 2)]
-NUMBERS: dict[str, Any] = {"text": 0, "label": 1}
-CASES: list[tuple[str, str | bytes, dict[str, Any], Found]] = [
+NUMBERS = {"text": 0, "label": 1}
+CASES = [
     ("a.csv", rows(*BOTH), {}, READ),
     ("a.csv", rows(*BOTH, delimiter=";"), {}, READ),
     ("a.csv", rows(*BOTH, delimiter="\t"), {}, READ),
@@ -125,9 +122,7 @@ CASES: list[tuple[str, str | bytes, dict[str, Any], Found]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "columns", "expected"), CASES, ids=range(len(CASES)))
-def test_an_odd_file_gets_one_answer(
-    name: str, content: str | bytes, columns: dict[str, Any], expected: Found, tmp_path: Path
-) -> None:
+def test_an_odd_file_gets_one_answer(name, content, columns, expected, tmp_path):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     csv.field_size_limit(131_072)  # Python's own, in a process that has read no CSV yet
@@ -141,7 +136,7 @@ def test_an_odd_file_gets_one_answer(
             assert found == wanted, read
 
 
-def test_a_column_that_is_there_twice_loses_nothing_where_all_are_read(tmp_path: Path) -> None:
+def test_a_column_that_is_there_twice_loses_nothing_where_all_are_read(tmp_path):
     """The first line of evaluation CSV may be its first example, and no name of a column."""
     path = tmp_path / "a.csv"
     path.write_text(rows(["text", "label", "text"], [ONE, "a", TWO]))
@@ -165,7 +160,7 @@ def test_a_column_that_is_there_twice_loses_nothing_where_all_are_read(tmp_path:
         ("3", "FILE record 1: is not an object with keys"),
     ],
 )
-def test_json_gets_one_answer(content: str, expected: Found, tmp_path: Path) -> None:
+def test_json_gets_one_answer(content, expected, tmp_path):
     """As labels and as evaluation examples; .json is no text to train on."""
     path = tmp_path / "a.json"
     path.write_text(content)
@@ -175,7 +170,7 @@ def test_json_gets_one_answer(content: str, expected: Found, tmp_path: Path) -> 
         assert found == wanted, read
 
 
-def test_a_file_without_records_is_no_error_of_its_columns(tmp_path: Path) -> None:
+def test_a_file_without_records_is_no_error_of_its_columns(tmp_path):
     for name, content in (("a.csv", "\n\n"), ("a.jsonl", "\n \n"), ("a.json", " ")):
         (tmp_path / name).write_text(content)
         assert answer(as_labels, tmp_path / name, {}) == "FILE: holds no examples"
@@ -184,7 +179,7 @@ def test_a_file_without_records_is_no_error_of_its_columns(tmp_path: Path) -> No
     assert answer(as_text, tmp_path / "a.jsonl", {}) == "FILE:1: has no 'text' (keys: )"
 
 
-def test_a_guessed_delimiter_is_said_once_for_many_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guessed_delimiter_is_said_once_for_many_files(tmp_path, capsys):
     for number in range(3):
         (tmp_path / f"{number}.csv").write_text(rows(*BOTH, delimiter=";" if number else ","))
     assert Sources([str(tmp_path)]).notes == [f"{tmp_path}/1.csv: columns are separated by semicolons"]
@@ -195,7 +190,7 @@ def test_a_guessed_delimiter_is_said_once_for_many_files(tmp_path: Path, capsys:
     assert next(iter(reading.notes)) == f"{tmp_path}/1.csv: columns are separated by semicolons"
 
 
-def test_cells_in_quotes_are_noted_in_tsv_and_read_in_csv(tmp_path: Path) -> None:
+def test_cells_in_quotes_are_noted_in_tsv_and_read_in_csv(tmp_path):
     """pandas writes quotes to a file of tabs only where a cell needs them, and Excel also does."""
     said = 'he said "no, never" and left'
     written = rows(["id", "text"], *[[str(number), ONE] for number in range(60)], ["60", said], delimiter="\t")
@@ -212,7 +207,7 @@ def test_cells_in_quotes_are_noted_in_tsv_and_read_in_csv(tmp_path: Path) -> Non
     assert len(Sources([str(tmp_path)]).notes) == 2
 
 
-def test_one_column_without_a_header_may_hold_semicolons(tmp_path: Path) -> None:
+def test_one_column_without_a_header_may_hold_semicolons(tmp_path):
     path = tmp_path / "a.csv"
     for lines in (["one; two", "three"], ["one; two; three", "four; five"], ["alone; here"]):
         path.write_text("\n".join(lines))
@@ -220,9 +215,7 @@ def test_one_column_without_a_header_may_hold_semicolons(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_csv_equals_pythons_reader_of_the_whole_file(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_csv_equals_pythons_reader_of_the_whole_file(seed, tmp_path, monkeypatch):
     generator, delimiter = random.Random(seed), ",;\t|"[seed % 4]
     parts = ["a", "bc ", '"', '""', "\n", "\n\n", ",", ";", "|", "\t", "é", "中", "x" * 30]
     cells = [["".join(generator.choices(parts, k=generator.randrange(9))) for _ in range(3)] for _ in range(40)]
@@ -240,7 +233,7 @@ def test_csv_equals_pythons_reader_of_the_whole_file(
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
-def test_memory_does_not_grow_with_the_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_file(name, tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "READ_BYTES", 1 << 14)
     words = "some words " * 100
     line = {"a.csv": f"{words},b\n", "a.tsv": f"{words}\tb\n", "a.jsonl": f'{{"text": "{words}"}}\n'}[name]

@@ -12,9 +12,7 @@ from maskwright.text.tokenizer import inspect_tokenizer, load_tokenizer, train_t
 from maskwright.text.vocabulary import read_vocabulary
 
 
-def test_training_is_repeatable_and_says_when_text_is_short(
-    corpus: Path, tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_training_is_repeatable_and_says_when_text_is_short(corpus, tokenizer, tmp_path, capfd):
     train_tokenizer(Sources([str(corpus)], layout="sentences"), str(tmp_path / "again"), vocab_size=400)
     for name in {*os.listdir(tokenizer)} | {*os.listdir(tmp_path / "again")}:
         assert (tmp_path / "again" / name).read_bytes() == (Path(tokenizer) / name).read_bytes()
@@ -27,11 +25,11 @@ def test_training_is_repeatable_and_says_when_text_is_short(
     cyrillic = tmp_path / "a.txt"  # whose bytes are ², ³ and ¹ among BPE's letters
     cyrillic.write_text("".join(f"в{a}{b}й г{b}{a}вый\n" * 2 for a in "бгдкмнпрст" for b in "аеиоуыэюя"))
     for text, kind, warned in ((log, "bpe", True), (log, "words", False), (cyrillic, "bpe", False)):  # items: numbers
-        train_tokenizer(Sources([str(text)]), str(tmp_path / f"{text.name}-{kind}"), kind=kind, vocab_size=500)  # type: ignore[arg-type]
+        train_tokenizer(Sources([str(text)]), str(tmp_path / f"{text.name}-{kind}"), kind=kind, vocab_size=500)
         assert (" of 500 tokens have digits, such as " in capfd.readouterr().err) == warned
 
 
-def test_bad_requests_are_refused(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_bad_requests_are_refused(corpus, tokenizer, tmp_path):
     sources = Sources([str(corpus)])
     with pytest.raises(InputError, match="too small"):
         train_tokenizer(sources, str(tmp_path / "t"), vocab_size=100)
@@ -44,9 +42,7 @@ def test_bad_requests_are_refused(corpus: Path, tokenizer: str, tmp_path: Path) 
     assert not (tmp_path / "t").exists()
 
 
-def test_a_folder_with_anything_in_it_is_not_written_to_and_a_failure_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_anything_in_it_is_not_written_to_and_a_failure_leaves_none(tmp_path, monkeypatch):
     (tmp_path / "a.fa").write_text(">1\nACGT\n")
     (folder := tmp_path / "tokenizer").mkdir()
     (folder / "spm.model").write_text("precious")
@@ -63,7 +59,7 @@ def test_a_folder_with_anything_in_it_is_not_written_to_and_a_failure_leaves_non
     assert make_tokenizer(sources, str(folder), "characters", "dna").size == read_vocabulary(str(folder)).size
 
 
-def variant(tokenizer: str, folder: Path, **changes: object) -> str:
+def variant(tokenizer, folder, **changes):
     """A folder of `tokenizer.json` alone, in which a part, or a `part__key`, is another."""
     content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
     for dotted, value in changes.items():
@@ -74,7 +70,7 @@ def variant(tokenizer: str, folder: Path, **changes: object) -> str:
     return str(folder)
 
 
-def test_fingerprint_sees_every_rule_that_changes_ids(tokenizer: str, tmp_path: Path) -> None:
+def test_fingerprint_sees_every_rule_that_changes_ids(tokenizer, tmp_path):
     byte_level = json.loads((Path(tokenizer) / "tokenizer.json").read_text())["pre_tokenizer"]
     split = {"type": "Split", "pattern": {"String": "."}, "behavior": "Isolated", "invert": False}
     variants = [
@@ -93,7 +89,7 @@ def test_fingerprint_sees_every_rule_that_changes_ids(tokenizer: str, tmp_path: 
         assert read_vocabulary(folder).fingerprint == fingerprints[0]
 
 
-def test_tokenizers_that_are_not_byte_level_or_not_repeatable_are_refused(tokenizer: str, tmp_path: Path) -> None:
+def test_tokenizers_that_are_not_byte_level_or_not_repeatable_are_refused(tokenizer, tmp_path):
     for words, part, value in (
         ("neither splits text into bytes nor writes spaces as ▁", "pre_tokenizer", None),
         ("writes spaces as ▁, but no token begins with it", "pre_tokenizer", {"type": "Metaspace"}),
@@ -104,7 +100,7 @@ def test_tokenizers_that_are_not_byte_level_or_not_repeatable_are_refused(tokeni
             read_vocabulary(variant(tokenizer, tmp_path / words, **{part: value}))
 
 
-def test_special_tokens_stay_text_even_when_not_marked_special(tokenizer: str, tmp_path: Path) -> None:
+def test_special_tokens_stay_text_even_when_not_marked_special(tokenizer, tmp_path):
     added = json.loads((Path(tokenizer) / "tokenizer.json").read_text())["added_tokens"]
     folder = variant(tokenizer, tmp_path / "plain", added_tokens=[{**token, "special": False} for token in added])
     loaded = load_tokenizer(folder, special_tokens_are_text=True)
@@ -112,7 +108,7 @@ def test_special_tokens_stay_text_even_when_not_marked_special(tokenizer: str, t
     assert not set(ids) & read_vocabulary(folder).special
 
 
-def test_a_mask_that_a_file_written_by_hand_only_names_is_a_token(tokenizer: str, tmp_path: Path) -> None:
+def test_a_mask_that_a_file_written_by_hand_only_names_is_a_token(tokenizer, tmp_path):
     content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
     *others, last = content["added_tokens"]
     words = content["model"]["vocab"] | {last["content"]: last["id"]}
@@ -126,7 +122,7 @@ def test_a_mask_that_a_file_written_by_hand_only_names_is_a_token(tokenizer: str
             assert ids.count(read_vocabulary(folder).mask) == (not as_text) and len(ids) > 2
 
 
-def test_inspection_counts_by_hand(tokenizer: str, tmp_path: Path) -> None:
+def test_inspection_counts_by_hand(tokenizer, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("The fox saw stones.\nÖl.\n", encoding="utf-8")
     result = inspect_tokenizer(tokenizer, Sources([str(path)], layout="lines"))

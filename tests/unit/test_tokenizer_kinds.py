@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +61,7 @@ EXPECTED = {
 }
 
 
-def changed(source: str, folder: Path, change: Callable[[dict[str, Any]], Any], name: str = "tokenizer.json") -> str:
+def changed(source, folder, change, name="tokenizer.json"):
     """A copy of a tokenizer folder with one of its files changed."""
     shutil.copytree(source, folder)
     path = folder / name
@@ -73,7 +72,7 @@ def changed(source: str, folder: Path, change: Callable[[dict[str, Any]], Any], 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_of: Folder, tmp_path: Path) -> None:
+def test_roles_are_read_and_rows_are_those_of_transformers(kind, tokenizer_of, tmp_path):
     folder = tokenizer_of(kind)
     found, auto = read_vocabulary(folder), transformers.AutoTokenizer.from_pretrained(folder)
     name, begin, end, ids, mask = EXPECTED[kind]
@@ -101,7 +100,7 @@ def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_words_are_those_of_word_ids(kind: str, tokenizer_of: Folder, corpus: Path) -> None:
+def test_words_are_those_of_word_ids(kind, tokenizer_of, corpus):
     """The same words for WordPiece and where ▁ is split off; coarser ones for byte-level BPE, whose word has the
     punctuation behind it; finer ones for Gemma's and Llama's, to which a whole text is one word."""
     folder = tokenizer_of(kind)
@@ -132,19 +131,17 @@ def test_words_are_those_of_word_ids(kind: str, tokenizer_of: Folder, corpus: Pa
         ("gemma", [{"byte_fallback": False}, {"fuse_unk": False}]),
     ],
 )
-def test_fingerprint_sees_what_decides_ids(
-    kind: str, of_model: list[dict[str, Any]], tokenizer_of: Folder, tmp_path: Path
-) -> None:
+def test_fingerprint_sees_what_decides_ids(kind, of_model, tokenizer_of, tmp_path):
     folder = tokenizer_of(kind)
     own = read_vocabulary(folder).fingerprint
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "same")
     assert read_vocabulary(str(tmp_path / "same")).fingerprint == own
 
-    def lower(content: dict[str, Any]) -> None:
+    def lower(content):
         own = [content["normalizer"]] if kind == "gemma" else []
         content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}
 
-    def score(content: dict[str, Any]) -> None:
+    def score(content):
         content["model"]["vocab"][-1][1] -= 0.5
 
     changes = [lower, *([score] if kind == "xlm-roberta" else [])]
@@ -153,7 +150,7 @@ def test_fingerprint_sees_what_decides_ids(
     assert len({own, *(read_vocabulary(other).fingerprint for other in others)}) == len(changes) + 1
 
 
-def test_fingerprints_of_byte_level_bpe_are_what_they_were(tokenizer: str) -> None:
+def test_fingerprints_of_byte_level_bpe_are_what_they_were(tokenizer):
     """A token store of an earlier version is read only if they stay."""
     fingerprint = "4c4a0535f070cc08b555ea060ade87511b4e3e6e3263f7f02c9b448c7c568104"
     assert read_vocabulary(tokenizer).fingerprint == fingerprint
@@ -162,7 +159,7 @@ def test_fingerprints_of_byte_level_bpe_are_what_they_were(tokenizer: str) -> No
         assert real == "bbbab03e27c79f6304720191e6fd0a599017d515105c9683ee0c07dd2ad82ff8"
 
 
-def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
+def test_bad_requests_to_train(corpus, tmp_path):
     sources = Sources([str(corpus)])
     with pytest.raises(InputError, match="--lowercase is not for --kind unigram"):
         train_tokenizer(sources, str(tmp_path / "t"), kind="unigram", lowercase=True)
@@ -195,9 +192,7 @@ def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
         ("می‌روم به خانه", "unigram", False, ""),
     ],
 )
-def test_marks_that_a_tokenizer_drops_are_warned_of(
-    words: str, kind: Any, lowercase: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_marks_that_a_tokenizer_drops_are_warned_of(words, kind, lowercase, said, tmp_path, capsys):
     """Where it is trained, in the audit and in a store's preparation."""
     text, folder = tmp_path / "text.txt", str(tmp_path / "tokenizer")
     text.write_text("\n".join(" ".join([words] * times) for times in range(2, 32)))
@@ -210,7 +205,7 @@ def test_marks_that_a_tokenizer_drops_are_warned_of(
     assert len(warned) == 3 * bool(said) and all(said in line for line in warned)
 
 
-def test_special_tokens_spelt_out_in_the_text_are_no_pieces(tmp_path: Path) -> None:
+def test_special_tokens_spelt_out_in_the_text_are_no_pieces(tmp_path):
     line = "a <s> b</s> and<s>c</s> <mask> <pad> the<mask> cat <unk>x\n"
     (tmp_path / "a.txt").write_text("".join(f"{number} {line}" for number in range(300)))
     sources = Sources([str(tmp_path / "a.txt")], layout="lines")
@@ -224,18 +219,18 @@ def test_special_tokens_spelt_out_in_the_text_are_no_pieces(tmp_path: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def declared_of(tokenizer_of: Folder, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+def declared_of(tokenizer_of, tmp_path_factory):
     """`declared_of(kind)` is the folder of that kind with the tokens `DECLARED`."""
 
     @cache
-    def folder(kind: str) -> str:
+    def folder(kind):
         return with_declared(tokenizer_of(kind), tmp_path_factory.mktemp(f"declared-{kind}") / "tokenizer")
 
     return folder
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_declared_tokens_are_tokens_everywhere_as_with_transformers(kind: str, declared_of: Folder) -> None:
+def test_declared_tokens_are_tokens_everywhere_as_with_transformers(kind, declared_of):
     folder = declared_of(kind)
     found, auto = read_vocabulary(folder), transformers.AutoTokenizer.from_pretrained(folder)
     ids = {*auto.convert_tokens_to_ids([token.content for token in DECLARED[:-1]])}
@@ -264,9 +259,7 @@ DECLARED_TEXTS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_cut_goes_through_a_declared_token(
-    kind: str, tokenizer_of: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_cut_goes_through_a_declared_token(kind, tokenizer_of, tmp_path, monkeypatch):
     """Long texts are encoded in pieces, and documents by sentence, by gigatoken too where it takes the tokenizer."""
     folder = with_declared(tokenizer_of(kind), tmp_path / "t", [one for one in DECLARED if not one.single_word])
     auto, draw = transformers.AutoTokenizer.from_pretrained(folder), random.Random(0)
@@ -287,7 +280,7 @@ def test_no_cut_goes_through_a_declared_token(
         assert len(encoded.sentence_sizes) == 14 and encoded.sentence_sizes.sum() == len(encoded.ids)
 
 
-def test_letters_are_cut_around_declared_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letters_are_cut_around_declared_tokens(tmp_path, monkeypatch):
     (tmp_path / "a.fasta").write_text(">1\nACGTTGCAACGT\n")
     make_letters(Sources([str(tmp_path / "a.fasta")]), str(tmp_path / "plain"), "kmer", "dna", kmer=3)
     monkeypatch.setattr(encoders, "PIECE_CHARACTERS", 10)
@@ -302,11 +295,11 @@ def test_letters_are_cut_around_declared_tokens(tmp_path: Path, monkeypatch: pyt
             assert encoder.encode([text])[0].tolist() == auto(text, add_special_tokens=False)["input_ids"], (name, text)
 
 
-def test_tokens_that_only_the_configuration_declares(tokenizer_of: Folder, tmp_path: Path) -> None:
+def test_tokens_that_only_the_configuration_declares(tokenizer_of, tmp_path):
     """Among the pieces, without an entry in `added_tokens`; a separator beside the token that ends a row; an entry that
     is not marked special."""
 
-    def listed(content: dict[str, Any]) -> None:
+    def listed(content):
         content["model"]["vocab"] |= {"[LISTED]": 400, "[OWN]": 401, "[PLAIN]": 402}
         content["added_tokens"].append(
             {**content["added_tokens"][0], "id": 402, "content": "[PLAIN]", "special": False}
@@ -329,7 +322,7 @@ def test_tokens_that_only_the_configuration_declares(tokenizer_of: Folder, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta"])
-def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Folder, tmp_path: Path) -> None:
+def test_declared_tokens_are_neither_masked_nor_drawn(kind, declared_of, tmp_path):
     """And they are read back from files with static masks."""
     folder, draw = declared_of(kind), random.Random(0)
     lines = [f"[USER] saw <e1>the fox</e1> {sentence(draw)} <sep> a dog {number}" for number in range(400)]
@@ -364,7 +357,7 @@ def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Fo
 # ---- roles ---------------------------------------------------------------------------------------------------------
 
 
-def test_all_files_of_a_folder_are_copied(tokenizer_of: Folder, tmp_path: Path) -> None:
+def test_all_files_of_a_folder_are_copied(tokenizer_of, tmp_path):
     shutil.copytree(tokenizer_of("bert"), tmp_path / "source")
     for name in {*FILES, "chat_template.jinja"} - {path.name for path in (tmp_path / "source").iterdir()}:
         (tmp_path / "source" / name).write_text("{}")
@@ -372,16 +365,16 @@ def test_all_files_of_a_folder_are_copied(tokenizer_of: Folder, tmp_path: Path) 
     assert {path.name for path in (tmp_path / "copy").iterdir()} == {"tokenizer.json", *FILES}
 
 
-def no_mask(content: dict[str, Any]) -> None:
+def no_mask(content):
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
     del content["model"]["vocab"]["[MASK]"]
 
 
-def no_template(content: dict[str, Any]) -> None:
+def no_template(content):
     content["post_processor"] = None
 
 
-def in_template(role: str, **values: Any) -> Callable[[dict[str, Any]], Any]:
+def in_template(role, **values):
     return lambda content: content["post_processor"]["special_tokens"][role].update(values)
 
 
@@ -400,15 +393,13 @@ def in_template(role: str, **values: Any) -> Callable[[dict[str, Any]], Any]:
         (lambda c: c["model"].update(type="Other"), "tokenizer.json", "is a Other tokenizer"),
     ],
 )
-def test_contradictions_are_named(
-    change: Callable[[dict[str, Any]], Any], name: str, words: str, tokenizer_of: Folder, tmp_path: Path
-) -> None:
+def test_contradictions_are_named(change, name, words, tokenizer_of, tmp_path):
     folder = changed(tokenizer_of("bert"), tmp_path / "t", change, name)
     with pytest.raises(TokenizerError, match=words):
         read_vocabulary(folder)
 
 
-def test_a_missing_mask_token_comes_with_the_line_that_adds_one(tokenizer_of: Folder, tmp_path: Path) -> None:
+def test_a_missing_mask_token_comes_with_the_line_that_adds_one(tokenizer_of, tmp_path):
     folder = changed(tokenizer_of("bert"), tmp_path / "t", no_mask)
     with pytest.raises(TokenizerError, match=r"mask_token \[MASK\] is not in the vocabulary.*save_pretrained"):
         read_vocabulary(folder)
@@ -421,8 +412,8 @@ def test_a_missing_mask_token_comes_with_the_line_that_adds_one(tokenizer_of: Fo
     assert (added.mask_token, added.mask) == ("<mask>", added.size - 1)
 
 
-def test_two_names_for_one_role_have_to_be_told_apart(tokenizer_of: Folder, tmp_path: Path) -> None:
-    def another(content: dict[str, Any]) -> None:
+def test_two_names_for_one_role_have_to_be_told_apart(tokenizer_of, tmp_path):
+    def another(content):
         index = len(content["model"]["vocab"])
         content["added_tokens"].append({"id": index, "content": "<mask>", "special": True})
 
@@ -432,10 +423,10 @@ def test_two_names_for_one_role_have_to_be_told_apart(tokenizer_of: Folder, tmp_
         read_vocabulary(str(tmp_path / "t" / "tokenizer.json"))
 
 
-def test_a_tokenizer_without_unk(tokenizer: str, corpus: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_without_unk(tokenizer, corpus, tmp_path):
     """As GPT-2's kind has it: every byte can be spelt."""
 
-    def without(content: dict[str, Any]) -> None:
+    def without(content):
         content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<unk>"]
         content["model"]["vocab"]["Ġq"] = content["model"]["vocab"].pop("<unk>")
 
@@ -451,7 +442,7 @@ def test_a_tokenizer_without_unk(tokenizer: str, corpus: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["modernbert", "bert-uncased", "camembert", "gemma"])
 @pytest.mark.parametrize("bare", [False, True])
-def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, declared_of: Folder, tmp_path: Path) -> None:
+def test_fill_and_export(kind, bare, tokenizer_of, declared_of, tmp_path):
     """`bare`: of a `tokenizer.json` alone, without a template. The exported folder has what was missing."""
     source = changed(tokenizer_of(kind), tmp_path / "t", no_template) if bare else declared_of(kind)
     found, model = read_vocabulary(tokenizer_of(kind) if bare else source), tmp_path / "model"
@@ -478,7 +469,7 @@ def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, declared_o
 # ---- whole words ---------------------------------------------------------------------------------------------------
 
 
-def test_whole_words_are_trained_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_words_are_trained_and_read(tmp_path, capsys):
     """Items between white space, the most frequent first; ids as in transformers; also of a folder that others made."""
     lines = [f"item_1 item_2,x item_1 [MASK] item_{number % 7} once_{number}" for number in range(50)]
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")

@@ -22,13 +22,7 @@ SHAPE = model_config(ModelSection(size="nano"), 300, 32)
 NO_BF16, SCALED = " (this CPU has no fast bf16 products)", " with loss scaling (no bf16 here)"
 
 
-def has(
-    patch: pytest.MonkeyPatch,
-    *,
-    capability: tuple[int, int] | None = None,
-    flags: str | None = "",
-    vendor: str = "GenuineIntel",
-) -> None:
+def has(patch, *, capability=None, flags="", vendor="GenuineIntel"):
     """What torch and Linux are made to say of a machine."""
     patch.setattr(torch.cuda, "is_available", lambda: capability is not None)
     patch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
@@ -52,9 +46,7 @@ def has(
         ({"flags": "fp asimd fphp asimdhp bf16 i8mm", "vendor": ""}, "cpu", torch.bfloat16, ""),  # Graviton 3
     ],
 )
-def test_each_machine_takes_what_it_is_fast_at(
-    machine: dict[str, Any], device: str, dtype: torch.dtype, costs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_machine_takes_what_it_is_fast_at(machine, device, dtype, costs, monkeypatch):
     """A CPU never takes fp16, and bf16 where it is faster."""
     has(monkeypatch, **machine)
     assert choose_device("auto") == choose_device(device) == device
@@ -63,7 +55,7 @@ def test_each_machine_takes_what_it_is_fast_at(
     assert what_dtype_costs(torch.float32, "cpu", asked="fp32") == ""
 
 
-def test_the_engine_says_what_auto_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_says_what_auto_took(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     has(monkeypatch, flags=AVX2)
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1), 0)
@@ -79,9 +71,7 @@ def test_the_engine_says_what_auto_took(monkeypatch: pytest.MonkeyPatch) -> None
     ("flags", "dtype", "by_mkl"),
     [("amx_bf16", "bf16", True), ("amx_bf16", "fp32", False), ("avx512_bf16", "bf16", False)],
 )
-def test_mkl_computes_gradients_with_amx_alone(
-    monkeypatch: pytest.MonkeyPatch, flags: str, dtype: str, *, by_mkl: bool
-) -> None:
+def test_mkl_computes_gradients_with_amx_alone(monkeypatch, flags, dtype, *, by_mkl):
     """Each process of a run does as the others do."""
     has(monkeypatch, flags=flags)
     monkeypatch.setattr(processes, "mkl_product", lambda: print)
@@ -96,15 +86,13 @@ def test_mkl_computes_gradients_with_amx_alone(
     assert not prepare.mkl_takes_gradients("cpu", engine.dtype, Alone(), compiled=True)
 
 
-def test_what_is_absent_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_absent_is_never_replaced(monkeypatch):
     has(monkeypatch)
     with pytest.raises(ConfigError, match="torch sees no CUDA device"):
         choose_device("cuda")
 
 
-def test_a_number_on_its_way_from_a_device_is_waited_for_only_while_all_processes_are_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_number_on_its_way_from_a_device_is_waited_for_only_while_all_processes_are_there(monkeypatch):
     """The device computes for ever, as NCCL does for a gradient that does not come."""
     monkeypatch.setattr(arriving, "PEERS_SECONDS", 0.01)
     numbers, asked = torch.tensor([2.5], dtype=torch.float64), itertools.count()

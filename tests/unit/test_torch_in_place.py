@@ -3,26 +3,23 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from maskwright.model.torch import cross_entropy
 from maskwright.model.torch.embedding import EmbeddingTable
 from maskwright.model.torch.linear import Linear, mkl_product
 
 
-def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
+def drawn(*shape, dtype):
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("positions", "towards"), [(0, 1.0), (5, 1.0), (19, 1.0), (19, 0.5)])
-def test_the_loss_of_predictions(
-    positions: int, towards: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loss_of_predictions(positions, towards, dtype, monkeypatch):
     monkeypatch.setattr(cross_entropy, "OF_SEVERAL_THREADS", 8)
     labels, weights = torch.arange(positions) % 7, torch.arange(positions) / positions
 
-    def both(*, by_hand: bool) -> list[Tensor]:
+    def both(*, by_hand):
         x = drawn(positions, 33, dtype=dtype).requires_grad_()
         if by_hand:
             loss = cross_entropy.cross_entropy_sum(x * 3, labels, weights)
@@ -36,11 +33,11 @@ def test_the_loss_of_predictions(
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast: bool) -> None:
+def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast):
     V, D = 11, 4
     ids = torch.tensor([[3, 3, 0], [9, 3, 7]])
 
-    def both(*, by_hand: bool) -> list[Tensor]:
+    def both(*, by_hand):
         weight, bias = (drawn(*shape, dtype=torch.float32).requires_grad_() for shape in ((V, D), (V,)))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             if by_hand:
@@ -56,7 +53,7 @@ def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast: bool) -> None:
         assert torch.equal(one, other)
 
 
-def test_a_look_up_alone_sums_in_fp32() -> None:
+def test_a_look_up_alone_sums_in_fp32():
     """1 + 1/256 is 1 in bf16: what is added to a large sum there is lost."""
     weight = torch.zeros(3, 1, dtype=torch.bfloat16, requires_grad=True)
     EmbeddingTable(weight).look_up(torch.ones(512, dtype=torch.long)).sum().backward()
@@ -68,11 +65,11 @@ def test_a_look_up_alone_sums_in_fp32() -> None:
 @pytest.mark.skipif(mkl_product() is None, reason="this libtorch does not export MKL's product of bf16 matrices")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("shape", "bias"), [((2, 70, 48), True), ((67, 48), False), ((0, 48), True)])
-def test_a_gradient_by_mkl(shape: tuple[int, ...], threads: int, *, bias: bool) -> None:
+def test_a_gradient_by_mkl(shape, threads, *, bias):
     """It is the product in fp32, which torch's own rounds to bf16. All else has the same bits."""
     before, towards = torch.get_num_threads(), drawn(*shape[:-1], 80, dtype=torch.bfloat16)
 
-    def gradients(*, by_mkl: bool) -> list[Tensor]:
+    def gradients(*, by_mkl):
         linear = Linear(48, 80, bias=bias, dtype=torch.bfloat16)
         torch.nn.init.constant_(linear.bias, 0.5) if bias else None
         linear.weight.data = drawn(80, 48, dtype=torch.bfloat16)

@@ -4,7 +4,6 @@ import io
 import os
 import random
 import shutil
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -17,7 +16,7 @@ from maskwright.core.errors import CheckpointError, InputError
 from maskwright.engines import ceiling
 from maskwright.engines.base import StepStats, TrainState
 from maskwright.engines.ceiling import SHAPES as ALL_SHAPES
-from maskwright.engines.ceiling import Ceiling, Products, gemm_ceiling
+from maskwright.engines.ceiling import Ceiling, gemm_ceiling
 from maskwright.machine import hardware
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
@@ -27,7 +26,7 @@ from maskwright.training.stop import StopRequest
 from maskwright.training.vote import SAVE, STOP, Vote
 
 
-def test_ranks_save_once_though_they_learn_of_a_vote_two_steps_later() -> None:
+def test_ranks_save_once_though_they_learn_of_a_vote_two_steps_later():
     """The highest vote of a step is known one step later, and a rank that has saved may vote once more meanwhile."""
     vote = Vote(CheckpointSection(save_every_steps=None), StopRequest(), Mock(world_size=2, rank=1), 0)
     saves = []
@@ -42,20 +41,20 @@ def test_ranks_save_once_though_they_learn_of_a_vote_two_steps_later() -> None:
 
 
 @pytest.fixture
-def whole_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def whole_measurement(monkeypatch):
     """As in a run that is no test."""
     monkeypatch.setattr(ceiling, "SHAPES", ALL_SHAPES)
     monkeypatch.setattr(ceiling, "SHAPE_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("whole_measurement")
-def test_the_ceiling_is_what_no_busy_neighbour_decides() -> None:
+def test_the_ceiling_is_what_no_busy_neighbour_decides():
     """At each start the same neighbour: half of the products take four times as long, and some of them 2 % more."""
     found = []
     for start in range(8):
         chance = random.Random(start)
 
-        def prepare(m: int, k: int, n: int, chance: random.Random = chance) -> Products:
+        def prepare(m, k, n, chance=chance):
             each = 2.0 * m * k * n / 2e12
             return lambda count: sum(each * chance.uniform(1.0, 1.02) * chance.choice((1.0, 4.0)) for _ in range(count))
 
@@ -73,16 +72,14 @@ def test_the_ceiling_is_what_no_busy_neighbour_decides() -> None:
         (9e10, 1e9, ((256, 768, 3072), (256, 2048, 2048)), 0.995),  # one of them
     ],
 )
-def test_a_fast_device_gets_larger_products_many_at_a_time_once_it_is_awake(
-    flops_per_second: float, memory: float, shapes: object, found: float
-) -> None:
+def test_a_fast_device_gets_larger_products_many_at_a_time_once_it_is_awake(flops_per_second, memory, shapes, found):
     clock, asked, sleeps = 0.0, [], flops_per_second > 1e13
 
-    def prepare(m: int, k: int, n: int) -> Products:
+    def prepare(m, k, n):
         if 2 * (m * k + k * n + m * n) > memory:
             raise torch.OutOfMemoryError
 
-        def products(count: int) -> float:
+        def products(count):
             nonlocal clock
             seconds = count * 2.0 * m * k * n / flops_per_second * (5.0 if sleeps and clock < 0.05 else 1.0) + 5e-5
             clock += seconds
@@ -95,13 +92,13 @@ def test_a_fast_device_gets_larger_products_many_at_a_time_once_it_is_awake(
     assert tuple(asked[1::2]) == shapes  # before each, a few rows show how many are taken
 
 
-def test_no_share_of_the_ceiling_is_above_1() -> None:
+def test_no_share_of_the_ceiling_is_above_1():
     """Also where the measurement met a busy neighbour."""
     found = Ceiling(3e12)
     assert found.share(1.5e12) == 0.5 and found.share(4e12) == 1.0 and found.share(3e12) == 0.75
 
 
-def test_a_checkpoint_keeps_every_counter() -> None:
+def test_a_checkpoint_keeps_every_counter():
     counters, empty = Counters(tokens=7), StepStats(0.0, 0.0, 0.0)
     for _ in range(3):
         counters.add(empty, tokens=5)
@@ -111,7 +108,7 @@ def test_a_checkpoint_keeps_every_counter() -> None:
     assert again.take_loss() == 0.0 and (again.empty_steps, again.tokens) == (4, 27)
 
 
-def test_evaluating_and_saving_take_no_time_of_training() -> None:
+def test_evaluating_and_saving_take_no_time_of_training():
     now = 0.0
     speed = Speed(lambda: now)
     speed.start()
@@ -133,13 +130,13 @@ def test_evaluating_and_saving_take_no_time_of_training() -> None:
     assert (speed.total_seconds, speed.total_tokens) == (7.0, 500)
 
 
-def state(step: int, seed: int = 0) -> TrainState:
+def state(step, seed=0):
     generator = np.random.default_rng(seed)
     arrays = {name: generator.standard_normal((4, 3)).astype(np.float32) for name in ("a", "b.c")}
     return TrainState(step, arrays, {"exp_avg": dict(arrays), "exp_avg_sq": dict(arrays)})
 
 
-def test_checkpoint_round_trip_and_keeping(tmp_path: Path) -> None:
+def test_checkpoint_round_trip_and_keeping(tmp_path):
     folder = str(tmp_path)
     (tmp_path / "step-00000010").mkdir()
     (tmp_path / "step-00000010" / "model.safetensors").write_bytes(b"half, of a killed save")
@@ -160,9 +157,7 @@ def test_checkpoint_round_trip_and_keeping(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"])
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
-def test_damaged_newest_is_named_and_the_one_before_used(
-    name: str, damage: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_newest_is_named_and_the_one_before_used(name, damage, tmp_path, capfd):
     folder = str(tmp_path)
     for step in (10, 20):
         checkpoint.save(folder, state(step), {}, keep=5)
@@ -186,7 +181,7 @@ def test_damaged_newest_is_named_and_the_one_before_used(
             checkpoint.load_newest(folder, set_aside=True)
 
 
-def test_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_said_before_anything_is_written(tmp_path, monkeypatch):
     checkpoint.save(str(tmp_path), state(10), {}, keep=1)
     monkeypatch.setattr(hardware, "free_disk_bytes", lambda path: 1000)
     with pytest.raises(CheckpointError, match="the disk has 1.0 kB free"):
@@ -194,7 +189,7 @@ def test_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatc
     assert checkpoint.whole_steps(str(tmp_path)) == [10]
 
 
-def test_cut_and_odd_records_are_passed_over(tmp_path: Path) -> None:
+def test_cut_and_odd_records_are_passed_over(tmp_path):
     directory = RunDirectory(str(tmp_path))
     directory.write_status(Status(phase="training", step=7, of=9))
     status = directory.read_status()
@@ -213,7 +208,7 @@ def test_cut_and_odd_records_are_passed_over(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_text() == lines
 
 
-def test_progress_without_a_terminal_is_a_line_every_15_seconds() -> None:
+def test_progress_without_a_terminal_is_a_line_every_15_seconds():
     now, out = 0.0, io.StringIO()
     bar = Progress("train", 100, "steps", stream=out, clock=lambda: now)
     for step in range(40):
@@ -225,7 +220,7 @@ def test_progress_without_a_terminal_is_a_line_every_15_seconds() -> None:
     assert len(lines) == 3
 
 
-def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_events(tmp_path):
     """Also after a restart at step 10, when the first attempt had come to 300; varints then take two bytes."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -242,9 +237,7 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
     assert abs(events.Scalars("train/loss")[-1].wall_time - os.path.getmtime(tmp_path / "events")) < 60
 
 
-def test_events_that_cannot_be_written_are_said_once_and_left_out(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_events_that_cannot_be_written_are_said_once_and_left_out(tmp_path, capfd):
     (tmp_path / "events").write_text("a file where a folder should be")
     board = TensorBoard(str(tmp_path / "events"), 0)
     for step in range(3):
@@ -253,7 +246,7 @@ def test_events_that_cannot_be_written_are_said_once_and_left_out(
     assert capfd.readouterr().err.count("TensorBoard events cannot be written") == 1
 
 
-def test_only_what_saves_have_left_is_swept(tmp_path: Path) -> None:
+def test_only_what_saves_have_left_is_swept(tmp_path):
     for name in ("step-notes", "step-00000003", "step-00000004.tmp-77", "damaged-step-00000002"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text("x")
@@ -261,7 +254,7 @@ def test_only_what_saves_have_left_is_swept(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["damaged-step-00000002", "step-00000010", "step-notes"]
 
 
-def test_a_checkpoint_of_a_newer_format_is_refused_not_set_aside(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_newer_format_is_refused_not_set_aside(tmp_path):
     for step in (10, 20):
         checkpoint.save(str(tmp_path), state(step), {}, keep=2)
     manifest = tmp_path / "step-00000020" / "MANIFEST.json"
@@ -271,7 +264,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused_not_set_aside(tmp_path: Path)
     assert sorted(os.listdir(tmp_path)) == ["step-00000010", "step-00000020"]
 
 
-def test_a_checkpoint_under_another_steps_name_is_not_used(tmp_path: Path) -> None:
+def test_a_checkpoint_under_another_steps_name_is_not_used(tmp_path):
     checkpoint.save(str(tmp_path), state(10), {}, keep=2)
     shutil.copytree(tmp_path / "step-00000010", tmp_path / "step-00000099")
     loaded = checkpoint.load_newest(str(tmp_path), set_aside=True)

@@ -2,10 +2,8 @@
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,7 +37,7 @@ OTHERS = [
 
 
 @pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+def notes(tmp_path_factory):
     generator, path = random.Random(4), tmp_path_factory.mktemp("notes") / "notes.txt"
     lines = [" ".join(generator.choices(WORDS, k=9)) + f", {number}." for number in range(300)]
     path.write_text("\n".join(lines))
@@ -47,9 +45,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_of_kept_tokens_is_parted_as_before(
-    kind: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_text_of_kept_tokens_is_parted_as_before(kind, notes, tokenizer_of, tmp_path):
     old, new = tokenizer_of(kind), str(tmp_path / "new")
     trimming, vocabulary = trim_tokenizer(old, notes, new)
     before, after = token_ids(old), token_ids(new)
@@ -81,7 +77,7 @@ def test_text_of_kept_tokens_is_parted_as_before(
     assert all(np.array_equal(encoder.encode([text])[0], referee.encode([text])[0]) for text in texts)
 
 
-def test_the_most_frequent_tokens_stay(notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+def test_the_most_frequent_tokens_stay(notes, tokenizer_of, tmp_path):
     old = tokenizer_of("roberta")
     everything, _ = trim_tokenizer(old, notes, str(tmp_path / "all"))
     often, _ = trim_tokenizer(old, notes, str(tmp_path / "often"), min_frequency=50)
@@ -99,17 +95,15 @@ def test_the_most_frequent_tokens_stay(notes: Sources, tokenizer_of: Callable[[s
 
 @pytest.mark.parametrize("kind", ["roberta", "modernbert", "bert", "xlm-roberta", "gemma"])
 @pytest.mark.parametrize("task", ["masked_lm", "single_label_classification"])
-def test_a_model_says_the_same_of_the_tokens_that_stay(
-    kind: str, task: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_a_model_says_the_same_of_the_tokens_that_stay(kind, task, notes, tokenizer_of, tmp_path):
     old, words = tokenizer_of(kind), read_vocabulary(tokenizer_of(kind))
     architecture = "modernbert" if kind == "gemma" else kind  # mmBERT
-    shape = ModelSection(architecture=architecture, size="nano", hidden_size=32, num_attention_heads=2)  # type: ignore[arg-type]
+    shape = ModelSection(architecture=architecture, size="nano", hidden_size=32, num_attention_heads=2)
     config = model_config(shape, words.size + 2, 34, **special_ids(words))  # more rows than tokens, as ModernBERT has
     labels = () if task == "masked_lm" else ("yes", "no", "perhaps")
-    config = replace(config, task=task, num_labels=len(labels) or config.num_labels)  # type: ignore[arg-type]
+    config = replace(config, task=task, num_labels=len(labels) or config.num_labels)
     named = {} if task == "masked_lm" else {"labels": labels, "task": Task(kind="single_label_classification")}
-    trained = TrainedModel(str(tmp_path), config, initial_parameters(config, 1), old, words, **named)  # type: ignore[arg-type]
+    trained = TrainedModel(str(tmp_path), config, initial_parameters(config, 1), old, words, **named)
     export(trained, str(tmp_path / "model"))
     trimming, after = trim_tokenizer(old, notes, str(tmp_path / "tokenizer"))
     given = str(tmp_path / "model"), words, after, trimming, str(tmp_path / "tokenizer")
@@ -131,7 +125,7 @@ def test_a_model_says_the_same_of_the_tokens_that_stay(
         shrink(str(tmp_path / "small"), *given[1:], str(tmp_path / "x"))
 
 
-def test_overlapping_kmers_are_kept_whole(notes: Sources, tmp_path: Path) -> None:
+def test_overlapping_kmers_are_kept_whole(notes, tmp_path):
     """Without one of them, sequences would no longer be spaced, and each be one unknown word."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab.txt").write_text("\n".join([*special, *map("".join, product("ACGT", repeat=2))]))

@@ -1,7 +1,6 @@
 """Unknown tokens: why they are unknown, and stores of which most tokens are."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ FEW_KMERS = ["AAC", "ACG", "CGT", "GTA"]
 LONG = "a" + "x" * 150
 
 
-def vocabulary(folder: Path, tokens: list[str], lowercase: bool = False) -> str:
+def vocabulary(folder, tokens, lowercase=False):
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *tokens]) + "\n")
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
@@ -48,23 +47,21 @@ def vocabulary(folder: Path, tokens: list[str], lowercase: bool = False) -> str:
         (WORDS, False, "the old fox " * 2000 + "x", "'x'", "cannot be built", "tokenizer train"),
     ],
 )
-def test_the_first_unknown_token_and_its_cause(
-    tokens: list[str], lowercase: bool, text: str, word: str | None, why: str, fix: str, tmp_path: Path
-) -> None:
+def test_the_first_unknown_token_and_its_cause(tokens, lowercase, text, word, why, fix, tmp_path):
     unknown = first_unknown(vocabulary(tmp_path / "t", tokens, lowercase), text)
     assert (unknown is None) == (word is None)
     if unknown:
         assert unknown.word == word and unknown.why.startswith(why) and fix in unknown.fix
 
 
-def test_a_word_beyond_the_vocabulary_is_not_told_to_train_the_same_again(tmp_path: Path) -> None:
+def test_a_word_beyond_the_vocabulary_is_not_told_to_train_the_same_again(tmp_path):
     (tmp_path / "a.txt").write_text("the fox the fox the 7f3a\n")
     maskwright.train_tokenizer([str(tmp_path / "a.txt")], str(tmp_path / "t"), kind="words", vocab_size=7)
     unknown = first_unknown(str(tmp_path / "t"), "the 7f3a")
     assert unknown and unknown.word == "'7f3a'" and "--kind bpe" in unknown.fix
 
 
-def test_a_declared_token_in_a_sequence_is_not_unknown(tmp_path: Path) -> None:
+def test_a_declared_token_in_a_sequence_is_not_unknown(tmp_path):
     folder = vocabulary(tmp_path / "t", [*"MKTA", "user"])
     config = json.loads((tmp_path / "t" / "tokenizer_config.json").read_text())
     (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps(config | {"additional_special_tokens": ["user"]}))
@@ -74,7 +71,7 @@ def test_a_declared_token_in_a_sequence_is_not_unknown(tmp_path: Path) -> None:
     assert str(spacing_of(folder)) == "single letters"
 
 
-def test_a_token_that_is_declared_between_two_calls_is_one_in_the_second(tmp_path: Path) -> None:
+def test_a_token_that_is_declared_between_two_calls_is_one_in_the_second(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"the old fox [x] saw a fox {'a ' * number}.\n" for number in range(40)))
     sources, tokens = Sources([str(tmp_path / "a.txt")], layout="lines"), [*WORDS, "[", "x", "]", "[x]"]
     stores = []
@@ -88,9 +85,7 @@ def test_a_token_that_is_declared_between_two_calls_is_one_in_the_second(tmp_pat
     assert stores[0] != stores[1] == stores[2]
 
 
-def test_stores_of_unknown_tokens_are_refused_by_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stores_of_unknown_tokens_are_refused_by_training(tmp_path, monkeypatch, capsys):
     """A store of an earlier version, and one of special tokens alone."""
     (tmp_path / "a.txt").write_text("".join(f"老狐狸 saw 看见了 {'a ' * number}\n" for number in range(5)))
     sources = Sources([str(tmp_path / "a.txt")], layout="lines")

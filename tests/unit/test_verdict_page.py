@@ -4,8 +4,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,26 +13,26 @@ from verdict_arms import World, read_results, results_from, results_of
 from maskwright.core.errors import InputError
 from maskwright.report import document, markdown, words
 from maskwright.verdict import plots, tables, wording
-from maskwright.verdict.judge import VerdictReport, judge
+from maskwright.verdict.judge import judge
 from maskwright.verdict.page import sections, title, write
-from maskwright.verdict.results import LearningRateSearch, Protocol, Results, write_results
+from maskwright.verdict.results import LearningRateSearch, Protocol, write_results
 
 
-def small(*gains: float, **options: Any) -> Results:
+def small(*gains, **options):
     runs = options.pop("runs", 1)
     world = World(**{"examples": 300, "seeds": 8, **options})
     return results_of(world.right(np.random.default_rng(0), 0.0, *gains, runs=runs))
 
 
-def judged(results: Results) -> VerdictReport:
+def judged(results):
     return judge(results, draws=300, class_draws=100)
 
 
-def html(results: Results, report: VerdictReport) -> str:
+def html(results, report):
     return document.html(title(results), sections(results, report))
 
 
-def renamed(results: Results, **names: str) -> Results:
+def renamed(results, **names):
     """With other words for the arms, the task and its labels."""
     base, *others = results.arms
     task, of_arm = results.tasks[0], {"arm": names["arm"], "pretraining_run": names["arm"]}
@@ -51,13 +49,13 @@ def renamed(results: Results, **names: str) -> Results:
     )
 
 
-def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_results_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "results.json"
     random = np.random.default_rng(0)
     spans = [[[((0, 1, 0), (3, 3, 1)), (), ((2, 5, 1),)], [(), (), ((2, 5, 0),)]]]
     numbers = [random.random((2, 4)).tolist()]
     several = [[[(0,), (), (0, 1)], [(1,), (0,), ()]]]
-    made: list[tuple[Any, Any, dict[str, Any]]] = [
+    made = [
         (spans, tuple(spans[0][0]), {"kind": "spans", "labels": ("x", "y"), "metric": "f1_micro"}),
         (numbers, (0.5, 1.0, 2.0, 0.0), {"kind": "regression", "labels": (), "metric": "spearman"}),
         (numbers, (), {"kind": "scores", "labels": (), "metric": "mean", "test_examples": 4}),
@@ -72,7 +70,7 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
         judged(replace(small(0.1), runs=(wrong, *small(0.1).runs[1:])))
 
 
-def test_the_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
+def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
     results = small(0.08, -0.08, 0.0, seed=0.02)
     report = judged(results)
     write(str(tmp_path / "page.html"), results, report)
@@ -99,7 +97,7 @@ def test_the_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
 EVIL = "<script>alert('x')</script> \"&amp;\" | *b* [l](u) `c` $x$"
 
 
-def test_names_are_escaped() -> None:
+def test_names_are_escaped():
     results = renamed(small(0.1), arm=EVIL, task=EVIL + " t")
     report = judged(results)
     page = Page(html(results, report))
@@ -112,7 +110,7 @@ def test_names_are_escaped() -> None:
     assert len(widths) == 1, "a name with a bar would make another column"
 
 
-def test_markdown_says_what_the_page_says(tmp_path: Path) -> None:
+def test_markdown_says_what_the_page_says(tmp_path):
     results = small(0.08, seed=0.02)
     report = judged(results)
     write(str(tmp_path / "page.md"), results, report)
@@ -125,7 +123,7 @@ def test_markdown_says_what_the_page_says(tmp_path: Path) -> None:
     assert wording.question(report) in text and "arXiv" not in text and "https://arxiv.org/abs/2106.16163" in text
 
 
-def test_each_question_is_said_on_its_page() -> None:
+def test_each_question_is_said_on_its_page():
     checkpoints, recipe = (small(0.1, seeds=6, runs=runs, run=0.02) for runs in (1, 4))
     assert "about these checkpoints" in html(checkpoints, judged(checkpoints))
     text = html(recipe, judged(recipe))
@@ -137,7 +135,7 @@ def test_each_question_is_said_on_its_page() -> None:
     assert answer.endswith("one comparison takes at least 4 pretraining runs of each arm.")
 
 
-def test_too_few_seeds_cannot_conclude_and_say_why() -> None:
+def test_too_few_seeds_cannot_conclude_and_say_why():
     results = small(0.1, seeds=3)
     report = judged(results)
     assert wording.headline(report.comparisons[0]) == "Cannot conclude whether arm 1 helped on task."
@@ -146,7 +144,7 @@ def test_too_few_seeds_cannot_conclude_and_say_why() -> None:
     assert wording.metric_name(replace(results.tasks[0], metric="f1")) == 'F1 score of "yes"'
 
 
-def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -> None:
+def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked():
     results = small(0.0)
     report = judged(results)
     found = report.comparisons[0]
@@ -175,7 +173,7 @@ def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -
     assert "The seeds agree, but the interval" in wording.explanation(test, results, report)
 
 
-def test_words_without_a_prediction_are_counted_as_wrong() -> None:
+def test_words_without_a_prediction_are_counted_as_wrong():
     gold, kind = ((0, 1, 1), (1, 0, 0)), {"kind": "tokens", "metric": "accuracy", "labels": ("a", "b")}
     whole, cut = [[gold, gold]], [[((0, 1, -1), (1, 0, 0)), ((-1, -1, -1), (-1, -1, -1))]]
     results = results_from({"base": whole, "cut": cut}, gold, **kind)
@@ -191,7 +189,7 @@ def test_words_without_a_prediction_are_counted_as_wrong() -> None:
     assert not alike.degenerate and "at chance" not in wording.explanation(alike.comparisons[0], one_label, alike)
 
 
-def test_runs_that_learned_nothing_are_counted_and_named() -> None:
+def test_runs_that_learned_nothing_are_counted_and_named():
     results = small(0.05)
     results = replace(results, tasks=(replace(results.tasks[0], guessing=math.log(2)),))
     gold = results.tasks[0].gold
@@ -221,14 +219,14 @@ def test_runs_that_learned_nothing_are_counted_and_named() -> None:
         ("multi_label", ((0,), (0, 1), ()), ((0,), (0,), ()), ((0, 1),) * 3, "s a and b"),
     ],
 )
-def test_one_label_at_the_right_places_is_not_one_answer(kind: str, gold: Any, right: Any, same: Any, why: str) -> None:
+def test_one_label_at_the_right_places_is_not_one_answer(kind, gold, right, same, why):
     arms = {"base": [[right, right]], "other": [[same, ((),) * len(gold)]]}
     report = judged(results_from(arms, gold, kind=kind, metric="f1_micro", labels=("a", "b")))
     answers = [f"it gives one answer to everything, the label{why}", "it predicts nothing at all"]
     assert [(one.arm, one.why) for one in report.degenerate] == [("other", one) for one in answers]
 
 
-def test_numbers_have_no_more_digits_than_meaning() -> None:
+def test_numbers_have_no_more_digits_than_meaning():
     # The Particle Data Group's own examples: 0.827 ± 0.119 is 0.83 ± 0.12, and ± 0.367 is 0.8 ± 0.4.
     assert [wording.decimals(one) for one in (0.119, 0.367, 0.96, 1.4, 5.0, 12.0, 0.0)] == [2, 1, 1, 1, 0, 0, 1]
     assert wording.mean_and_deviation(0.00827, 0.00119) == "0.83 ± 0.12"
@@ -241,7 +239,7 @@ def test_numbers_have_no_more_digits_than_meaning() -> None:
 
 
 @pytest.mark.parametrize("values", [(0.0,), (-3.2, 4.1), (0.0, 0.03), (84.2, 91.7), (-250.0, 3.0), (1e-4, 2e-4)])
-def test_scales_hold_their_values_between_few_round_marks(values: tuple[float, ...]) -> None:
+def test_scales_hold_their_values_between_few_round_marks(values):
     made = plots._scale_of(values)
     assert made.low <= min(values) and made.high >= max(values)
     assert 2 <= len(made.marks()) <= 8
@@ -249,7 +247,7 @@ def test_scales_hold_their_values_between_few_round_marks(values: tuple[float, .
     assert len(set(labels)) == len(labels)
 
 
-def test_rates_at_the_edge_and_unequal_grids_are_named() -> None:
+def test_rates_at_the_edge_and_unequal_grids_are_named():
     results = small(0.1)
     one = LearningRateSearch("arm 0", "task", ((1e-4, 0.7), (3e-4, 0.8), (1e-3, 0.75)), 3e-4)
     results = replace(results, searches=(one, LearningRateSearch("arm 1", "task", ((1e-4, 0.7), (1e-3, 0.9)), 1e-3)))
@@ -259,7 +257,7 @@ def test_rates_at_the_edge_and_unequal_grids_are_named() -> None:
     assert "1e-4: 70.0, 3e-4: 80.0, 1e-3: 75.0" in Page(html(results, judged(results))).text
 
 
-def test_a_linear_model_beside_transformers_says_whether_they_were_needed() -> None:
+def test_a_linear_model_beside_transformers_says_whether_they_were_needed():
     found = small(0.08, -0.08, 0.0, seed=0.02)
     penalties_of_0 = LearningRateSearch("arm 0", "task", ((0.1, 0.7), (1.0, 0.9)), 1.0)
     rates_of_1 = LearningRateSearch("arm 1", "task", ((1e-4, 0.7), (3e-4, 0.9), (1e-3, 0.8)), 3e-4)

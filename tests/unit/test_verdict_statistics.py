@@ -2,27 +2,25 @@
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from verdict_arms import World, results_from, results_of
 
 from maskwright.labels.scoring import METRICS, Scoring, scorer
 from maskwright.verdict import power, statistics
-from maskwright.verdict.judge import ArmDifference, judge
+from maskwright.verdict.judge import judge
 
 RANDOM = np.random.default_rng
 
 
-def made(kind: str, metric: str, n: int, random: np.random.Generator) -> tuple[Scoring, Any]:
+def made(kind, metric, n, random):
     """A task with four labels (two where the metric wants that) and a function that makes predictions for it."""
     labels = 2 if metric == "f1" else 4
 
-    def outcomes(like: Any = None) -> Any:
+    def outcomes(like=None):
         if kind in ("regression", "scores"):  # halves, so that there are ties
             own = random.integers(0, 9, n) / 2
             return tuple((own if like is None else own + 1.5 * np.array(like)).tolist())
@@ -46,12 +44,12 @@ def made(kind: str, metric: str, n: int, random: np.random.Generator) -> tuple[S
     return Scoring(kind, metric, names, gold), lambda: outcomes(gold or None)
 
 
-def referee(task: Scoring, predictions: Any, drawn: NDArray[np.int64]) -> float:
+def referee(task, predictions, drawn):
     """The metric of scikit-learn or scipy on the examples drawn, each as often as it was."""
     guess = [predictions[i] for i in drawn]
     if task.kind == "scores":
         return float(np.mean(guess))
-    gold: list[Any] = [task.gold[i] for i in drawn]
+    gold = [task.gold[i] for i in drawn]
     if task.kind == "regression":
         function = stats.pearsonr if task.metric == "pearson" else stats.spearmanr
         return float(function(gold, guess).statistic)
@@ -76,7 +74,7 @@ def referee(task: Scoring, predictions: Any, drawn: NDArray[np.int64]) -> float:
 
 
 @pytest.mark.parametrize(("kind", "metric"), [(kind, metric) for kind, known in METRICS.items() for metric in known])
-def test_every_metric_on_resamples_is_its_referee_s(kind: str, metric: str) -> None:
+def test_every_metric_on_resamples_is_its_referee_s(kind, metric):
     random = RANDOM(3)
     task, predict = made(kind, metric, 40, random)
     runs = [predict() for _ in range(3)]
@@ -88,13 +86,13 @@ def test_every_metric_on_resamples_is_its_referee_s(kind: str, metric: str) -> N
 
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
-def test_constant_answers_score_zero(metric: str) -> None:
+def test_constant_answers_score_zero(metric):
     task, predict = made("regression", metric, 30, RANDOM(0))
     same = tuple([0.1] * 30)
     assert scorer(task, [same, predict()])(np.ones((1, 30), np.float32))[0, 0] == 0
 
 
-def test_multi_bootstrap_is_the_obvious_loop() -> None:
+def test_multi_bootstrap_is_the_obvious_loop():
     """As the paper writes it: draw seeds, draw examples, measure both arms on them."""
     world = World(examples=60, seeds=6, seed=0.3)
     right = world.right(RANDOM(5), 0.0, 0.05)[:, 0].astype(float)
@@ -110,7 +108,7 @@ def test_multi_bootstrap_is_the_obvious_loop() -> None:
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_recipes_resample_their_pretraining_runs_too(alike: bool) -> None:
+def test_recipes_resample_their_pretraining_runs_too(alike):
     """The runs of one arm apart from those of the other, also where the runs of one number are `alike` in both: they
     are no pairs."""
     world = World(examples=50, seeds=3, run=0.5)
@@ -132,7 +130,7 @@ def test_recipes_resample_their_pretraining_runs_too(alike: bool) -> None:
 
 @pytest.mark.parametrize("seeds", [2, 5, 8, 11])
 @pytest.mark.parametrize("ties", [False, True])
-def test_sign_flip_is_scipy_s(seeds: int, ties: bool) -> None:
+def test_sign_flip_is_scipy_s(seeds, ties):
     random = RANDOM(seeds)
     values = random.integers(-3, 5, seeds) / 10 if ties else random.normal(0.4, 1, seeds)
     expected = 1.0
@@ -145,11 +143,11 @@ def test_sign_flip_is_scipy_s(seeds: int, ties: bool) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 5), (6, 2)])
-def test_permutation_is_scipy_s(sizes: tuple[int, int]) -> None:
+def test_permutation_is_scipy_s(sizes):
     random = RANDOM(sizes)
     first, second = random.normal(0, 1, sizes[0]), random.normal(1, 1, sizes[1])
 
-    def apart(a: Any, b: Any) -> Any:
+    def apart(a, b):
         return abs(np.mean(a) - np.mean(b))
 
     test = stats.permutation_test((first, second), apart, alternative="greater", n_resamples=np.inf)
@@ -157,13 +155,13 @@ def test_permutation_is_scipy_s(sizes: tuple[int, int]) -> None:
     assert statistics.permutation_p(first, second + 99) == statistics.smallest_permutation_p(*sizes)
 
 
-def test_many_seeds_are_exact() -> None:
+def test_many_seeds_are_exact():
     """Of 2^30 signs, which one by one would take many minutes."""
     values = RANDOM(0).normal(0.5, 1, 30)
     assert statistics.sign_flip_p(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=0.2)
 
 
-def test_holm_and_how_many_seeds_it_takes() -> None:
+def test_holm_and_how_many_seeds_it_takes():
     # Sorted: 0.005 × 4 = 0.02, 0.01 × 3 = 0.03, 0.03 × 2 = 0.06, 0.04 × 1 = 0.04, which may not be less than 0.06.
     assert statistics.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert statistics.holm([0.6, 0.7]) == [1, 1]
@@ -171,11 +169,11 @@ def test_holm_and_how_many_seeds_it_takes() -> None:
     assert [statistics.least_pretraining_runs(tasks) for tasks in (1, 2, 7)] == [4, 5, 6]
 
 
-def one(world: World, random: np.random.Generator, gain: float, **options: Any) -> ArmDifference:
+def one(world, random, gain, **options):
     return judge(results_of(world.right(random, 0.0, gain)), class_draws=0, **options).comparisons[0]
 
 
-def test_equal_arms_show_no_difference_and_a_planted_one_is_found_at_its_power() -> None:
+def test_equal_arms_show_no_difference_and_a_planted_one_is_found_at_its_power():
     """The planted difference is the one that an experiment before it reported."""
     random, world = RANDOM(2), World(examples=400)
     equal = [one(world, random, 0.0, draws=200) for _ in range(100)]
@@ -186,7 +184,7 @@ def test_equal_arms_show_no_difference_and_a_planted_one_is_found_at_its_power()
 
 @pytest.mark.large
 @pytest.mark.parametrize("world", [World(), World(examples=3_000), World(seed=0.1), World(seeds=12)], ids=repr)
-def test_error_and_power_over_many_experiments(world: World) -> None:
+def test_error_and_power_over_many_experiments(world):
     random, count = RANDOM(1), 200
     equal = [one(world, random, 0.0, draws=1_000) for _ in range(count)]
     assert sum(found.verdict != "no difference shown" for found in equal) <= 0.05 * count + 2 * 3.1
@@ -194,7 +192,7 @@ def test_error_and_power_over_many_experiments(world: World) -> None:
     assert 0.72 <= sum(one.verdict == "helped" for one in found) / count <= 0.9
 
 
-def test_verdict_words() -> None:
+def test_verdict_words():
     world = World(seed=0.02)
     right = world.right(RANDOM(1), 0.0, 0.05)
     helped, hurt = (judge(results_of(arms), draws=500).comparisons[0] for arms in (right, right[::-1]))
@@ -207,7 +205,7 @@ def test_verdict_words() -> None:
     assert single.verdict == "cannot conclude" and single.p == 1
 
 
-def test_an_interval_above_0_is_not_enough() -> None:
+def test_an_interval_above_0_is_not_enough():
     """One of eight seeds was no better, which is too many for the exact test of six comparisons."""
     right = np.zeros((7, 1, 8, 100), bool)
     right[0, ..., :60] = right[1:, ..., :90] = True
@@ -216,15 +214,15 @@ def test_an_interval_above_0_is_not_enough() -> None:
         assert found.low > 0 and found.p_holm == 6 * 4 / 2**8 and found.verdict == "no difference shown"
 
 
-def test_unequal_numbers_of_pretraining_runs_cannot_conclude_only_where_no_outcome_could() -> None:
+def test_unequal_numbers_of_pretraining_runs_cannot_conclude_only_where_no_outcome_could():
     """A comparison of 4 and 5 runs has a p of at least 1/126, of 4 and 4 of 2/70, which Holm multiplies by 2 and 1."""
     gold = (0, 1) * 20
 
-    def arm(runs: int, wrong: int) -> list[Any]:
+    def arm(runs, wrong):
         """Each run has other mistakes, `wrong` and a few."""
         return [[tuple(1 - g if i < wrong + n else g for i, g in enumerate(gold))] for n in range(runs)]
 
-    def verdicts(**arms: list[Any]) -> list[tuple[str, float]]:
+    def verdicts(**arms):
         results = results_from(arms, gold, kind="single_label", metric="accuracy", labels=("no", "yes"))
         return [(one.verdict, round(one.p_holm, 4)) for one in judge(results, draws=200, class_draws=0).comparisons]
 
@@ -235,7 +233,7 @@ def test_unequal_numbers_of_pretraining_runs_cannot_conclude_only_where_no_outco
     assert fours == [("cannot conclude", round(4 / 70, 4))] * 2
 
 
-def test_the_comparisons_of_all_tasks_count() -> None:
+def test_the_comparisons_of_all_tasks_count():
     results = results_of(World(examples=200).right(RANDOM(1), 0.0, 0.1))
     for count, least, verdict in ((6, 8, "helped"), (7, 9, "cannot conclude")):
         names = [f"task {number}" for number in range(count)]
@@ -246,14 +244,14 @@ def test_the_comparisons_of_all_tasks_count() -> None:
         assert [one.p_holm for one in report.comparisons] == pytest.approx([count * 2 / 2**8] * count)
 
 
-def test_the_same_arm_twice_has_no_difference_at_all() -> None:
+def test_the_same_arm_twice_has_no_difference_at_all():
     right = World(examples=300).right(RANDOM(1), 0.0)
     found = judge(results_of(np.concatenate([right, right])), draws=200).comparisons[0]
     assert found.same_answers and (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
     assert found.verdict == "no difference shown" and found.smallest_difference == 0
 
 
-def test_an_arm_or_a_task_more_leaves_the_others_as_they_are() -> None:
+def test_an_arm_or_a_task_more_leaves_the_others_as_they_are():
     right = World(examples=300).right(RANDOM(1), 0.0, 0.01, 0.05)
     two, three = (judge(results_of(arms), draws=300) for arms in (right[:2], right))
     same = ("difference", "low", "high", "p", "classes")
@@ -264,7 +262,7 @@ def test_an_arm_or_a_task_more_leaves_the_others_as_they_are() -> None:
     assert judge(results_of(right[:2]), draws=300, random_seed=1).comparisons[0].low != two.comparisons[0].low
 
 
-def test_changes_of_classes() -> None:
+def test_changes_of_classes():
     """The second arm has learned the third label, which the first never says."""
     random = RANDOM(0)
     gold = random.integers(0, 3, 300)
@@ -280,7 +278,7 @@ def test_changes_of_classes() -> None:
     assert change.low < change.other - change.base < change.high and change.low > 0.8
 
 
-def test_spread_tells_the_examples_from_the_seeds() -> None:
+def test_spread_tells_the_examples_from_the_seeds():
     """Parts of the variance that are known from many experiments."""
     world, random = World(examples=150, arm_by_example=1.0, seed=0.15), RANDOM(1)
     seen = (world.right(random, 0.0, 0.0)[:, 0].astype(float) for _ in range(600))
@@ -298,7 +296,7 @@ def test_spread_tells_the_examples_from_the_seeds() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(6,), (8,), (14,), (4, 4), (3, 6), (8, 8)])
-def test_smallest_difference_is_found_by_the_rule_itself(sizes: tuple[int, ...]) -> None:
+def test_smallest_difference_is_found_by_the_rule_itself(sizes):
     """With a known spread: experiments with that difference, each judged by the test and an interval."""
     spread = power.Spread(sizes, 0.01, 0.004, 0.005)
     difference = power.smallest_difference(spread, 1, RANDOM(0)) or 0
@@ -320,7 +318,7 @@ def test_smallest_difference_is_found_by_the_rule_itself(sizes: tuple[int, ...])
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 30])
-def test_students_distribution(degrees: int) -> None:
+def test_students_distribution(degrees):
     for t in (-30.0, -2.0, 0.0, 0.3, 6.96, 30.0):
         assert statistics.t_above_p(t, degrees) == pytest.approx(stats.t.sf(t, degrees), abs=1e-14)
         assert statistics.t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), abs=1e-8)

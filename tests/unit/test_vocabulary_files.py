@@ -7,7 +7,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,12 +33,12 @@ TEXTS += ["Größe, naïve 東京 🙂 e\u0301 I'll DON'T 3.14"]
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def older(source: str, folder: Path, *names: str) -> Path:
+def older(source, folder, *names):
     folder.mkdir()
     older_files(source, folder, *names)
     return folder
@@ -54,9 +53,7 @@ def older(source: str, folder: Path, *names: str) -> Path:
         ("bert", ("vocab.txt", "tokenizer_config.json")),
     ],
 )
-def test_ids_are_those_of_transformers(
-    kind: str, files: tuple[str, ...], tokenizer_of: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_are_those_of_transformers(kind, files, tokenizer_of, tmp_path, capsys):
     whole, architecture = tokenizer_of(kind), kind.partition("-")[0]
     folder = older(whole, tmp_path / "older", *files)
     assert has_tokenizer(str(folder))
@@ -84,9 +81,7 @@ def test_ids_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("files", [("vocab.txt",), ("vocab.txt", "tokenizer_config.json")])
-def test_letters_of_proteins_have_the_ids_of_esms_own_class(
-    files: tuple[str, ...], tokenizer_of: Folder, tmp_path: Path
-) -> None:
+def test_letters_of_proteins_have_the_ids_of_esms_own_class(files, tokenizer_of, tmp_path):
     """Unknown letters one by one and in runs, white space, and tokens that are spelt out."""
     folder = older(tokenizer_of("esm"), tmp_path / "older", *files)
     theirs = transformers.EsmTokenizer(str(folder / "vocab.txt"))
@@ -103,9 +98,7 @@ def test_letters_of_proteins_have_the_ids_of_esms_own_class(
 
 
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": True, "split_by_punct": True}])
-def test_a_sentencepiece_model_has_the_ids_of_debertas_converter(
-    settings: dict[str, bool], tokenizer_of: Folder, tmp_path: Path
-) -> None:
+def test_a_sentencepiece_model_has_the_ids_of_debertas_converter(settings, tokenizer_of, tmp_path):
     """Beside the converter of `transformers`, which reads the file with Google's library; and the copy that runs and
     exports hold is read by `transformers` as it is."""
     folder = older(tokenizer_of("deberta"), tmp_path / "older", "spm.model")
@@ -135,7 +128,7 @@ def test_a_sentencepiece_model_has_the_ids_of_debertas_converter(
 
 
 @pytest.mark.parametrize("files", [("vocab.json", "merges.txt"), ("tokenizer.json", "tokenizer_config.json")])
-def test_the_word_none_is_a_word(files: tuple[str, ...], tokenizer: str, tmp_path: Path) -> None:
+def test_the_word_none_is_a_word(files, tokenizer, tmp_path):
     """Byte-level models have no unknown token of their own, and many of them have the token `None`. What is special is
     compared with transformers: two readings of ours had the same fault."""
     whole = with_words(tokenizer, tmp_path / "whole", "None")
@@ -149,7 +142,7 @@ def test_the_word_none_is_a_word(files: tuple[str, ...], tokenizer: str, tmp_pat
     assert ours.unk == theirs.unk_token_id == theirs.convert_tokens_to_ids("[MASK]") == 3
 
 
-def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_a_changed_folder_is_made_anew(corpus, tokenizer, tmp_path):
     folder = older(tokenizer, tmp_path / "older", "vocab.json", "merges.txt")
     before = read_vocabulary(str(folder)).fingerprint
     train_tokenizer(Sources([str(corpus)], layout="sentences"), str(tmp_path / "other"), vocab_size=350)
@@ -178,9 +171,7 @@ def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: P
         ("config.json", '{"tokenizer_class": "XLMTokenizer"}', "its XLMTokenizer cuts a text by more than"),
     ],
 )
-def test_files_that_none_can_be_made_from(
-    name: str, content: str | bytes, message: str, tokenizer: str, tmp_path: Path, cache: Path
-) -> None:
+def test_files_that_none_can_be_made_from(name, content, message, tokenizer, tmp_path, cache):
     folder = older(tokenizer, tmp_path / "older", *([] if name == "spm.model" else ["vocab.json", "merges.txt"]))
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(TokenizerError) as caught:
@@ -190,9 +181,7 @@ def test_files_that_none_can_be_made_from(
 
 
 @pytest.mark.parametrize("named_in", ["tokenizer_config.json", "config.json"])
-def test_a_class_that_finds_words_by_itself_is_refused_and_the_fix_holds(
-    named_in: str, tokenizer_of: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_that_finds_words_by_itself_is_refused_and_the_fix_holds(named_in, tokenizer_of, tmp_path, monkeypatch):
     folder, texts = older(tokenizer_of("bert"), tmp_path / "older", "vocab.txt"), ["the old fox", "fox letters 東京 の"]
     config = {"do_lower_case": False, "word_tokenizer_type": "mecab", "subword_tokenizer_type": "wordpiece"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -202,7 +191,7 @@ def test_a_class_that_finds_words_by_itself_is_refused_and_the_fix_holds(
         read_vocabulary(str(folder))
 
     class Words:  # in place of MeCab, which is not installed
-        def tokenize(self, text: str, **_: object) -> list[str]:
+        def tokenize(self, text, **_):
             return text.split()
 
     module = transformers.models.bert_japanese.tokenization_bert_japanese
@@ -214,7 +203,7 @@ def test_a_class_that_finds_words_by_itself_is_refused_and_the_fix_holds(
     assert [ours.encode(text).ids for text in texts] == theirs(texts)["input_ids"]
 
 
-def slow_bpe(word: str, scores: dict[str, float]) -> list[str]:
+def slow_bpe(word, scores):
     """SentencePiece's BPE: neighbours that make the piece of the best score are joined first, the first of equals."""
     parts = list(word)
     while pairs := [(-scores[a + b], i) for i, (a, b) in enumerate(itertools.pairwise(parts)) if a + b in scores]:
@@ -224,9 +213,7 @@ def slow_bpe(word: str, scores: dict[str, float]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_sentencepiece_model_alone_has_its_pieces_and_the_ids_of_xlm_r(
-    kind: str, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sentencepiece_model_alone_has_its_pieces_and_the_ids_of_xlm_r(kind, corpus, tmp_path, capsys):
     """Under each usual name, and as a file; `transformers` gives the same ids from the copy that runs hold."""
     words = Counter(f"▁{word}" for word in corpus.read_text().split())
     letters = sorted({letter for word in words for letter in word})
@@ -275,9 +262,7 @@ def test_a_sentencepiece_model_alone_has_its_pieces_and_the_ids_of_xlm_r(
         ("roberta", "vocab.json", "{", "", r"vocab.json cannot be read"),
     ],
 )
-def test_files_beside_tokenizer_json_that_differ_are_named(
-    change: tuple[str, ...], tokenizer_of: Folder, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_beside_tokenizer_json_that_differ_are_named(change, tokenizer_of, corpus, tmp_path, capsys):
     folder, (kind, name, old, new, said) = tmp_path / "edited", change
     shutil.copytree(tokenizer_of(kind), folder)
     assert faults(str(folder)) == faults(str(folder / "tokenizer.json")) == []
@@ -293,7 +278,7 @@ def test_files_beside_tokenizer_json_that_differ_are_named(
     assert capsys.readouterr().err.count(f"warning: {line}") == 1
 
 
-def test_tokens_that_no_merge_makes_are_counted(tokenizer_of: Folder, tmp_path: Path) -> None:
+def test_tokens_that_no_merge_makes_are_counted(tokenizer_of, tmp_path):
     for kind in (*KINDS, "esm", "deberta"):
         assert unreachable_tokens(tokenizer_of(kind)) == [], kind
     folder = tmp_path / "smiles"
@@ -308,9 +293,7 @@ def test_tokens_that_no_merge_makes_are_counted(tokenizer_of: Folder, tmp_path: 
     assert result.unreachable_tokens == 2 and "2 of them unreachable" in inspection_report(result)
 
 
-def test_settings_of_berts_class_must_agree_with_the_normalizer(
-    tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_settings_of_berts_class_must_agree_with_the_normalizer(tokenizer_of, tmp_path):
     """`transformers` goes by the settings. Where they have the effect of tokenizer.json, both give the same ids."""
     text = "The Fox saw GARDENS, \u00c9t\u00e9"
     for row, (kind, settings, model, agrees) in enumerate(

@@ -7,9 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -21,7 +19,7 @@ from maskwright.core.folder import Folder
 from maskwright.monitor.status import look
 from maskwright.monitor.watch import details, find, numbers, terminal
 from maskwright.monitor.watch.numbers import POINTS, Numbers
-from maskwright.monitor.watch.runs import Runs, Watched
+from maskwright.monitor.watch.runs import Runs
 from maskwright.monitor.watch.series import KEPT_SECONDS, RunCurves, Shelf, buckets
 from maskwright.run import grown, liveness
 
@@ -29,7 +27,7 @@ FAR = "memory://watched"
 
 
 @pytest.fixture
-def far() -> Iterator[str]:
+def far():
     yield FAR
     files = fsspec.filesystem("memory")
     if files.exists("/watched"):
@@ -37,7 +35,7 @@ def far() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def sweep(tmp_path_factory):
     """Runs in three states, which do not change while a slow machine comes to the last test."""
     root = tmp_path_factory.mktemp("sweep")
     spiked = {"step": 1_200, "event": "spiked", "loss": 9.1}
@@ -49,14 +47,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield root
 
 
-def rows(*folders: object) -> list[dict[str, Any]]:
+def rows(*folders):
     runs = Runs([*map(str, folders)])
     runs.refresh(wait=True)
     assert runs.problems == []
     return runs.rows()
 
 
-def watched_of(runs: Runs, row: dict[str, Any]) -> Watched:
+def watched_of(runs, row):
     watched = runs.get(row["id"])
     assert watched is not None
     return watched
@@ -65,7 +63,7 @@ def watched_of(runs: Runs, row: dict[str, Any]) -> Watched:
 # ---- finding -------------------------------------------------------------------------------------------------------
 
 
-def test_runs_are_found_at_any_depth_once_and_links_in_a_circle_end(tmp_path: Path) -> None:
+def test_runs_are_found_at_any_depth_once_and_links_in_a_circle_end(tmp_path):
     for name in ("one", "group/two", "group/deep/er/three", ".hidden/four", "node_modules/five", "two/checkpoints/six"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.resolved.json").touch()
@@ -86,7 +84,7 @@ def test_runs_are_found_at_any_depth_once_and_links_in_a_circle_end(tmp_path: Pa
 
 
 @pytest.mark.parametrize("at_a_url", [False, True])
-def test_a_status_of_another_program_hides_no_runs(tmp_path: Path, far: str, at_a_url: bool) -> None:
+def test_a_status_of_another_program_hides_no_runs(tmp_path, far, at_a_url):
     place = Folder(far if at_a_url else str(tmp_path))
     for name, content in (
         ("status.json", b'{"phase": "green", "heartbeat": 1700000000}'),
@@ -99,10 +97,8 @@ def test_a_status_of_another_program_hides_no_runs(tmp_path: Path, far: str, at_
     assert [one.name for one in found.places] == ["events/checkpoints/one", "only"] and found.problems == []
 
 
-def test_ctrl_c_is_not_taken_for_a_run_that_cannot_be_read(
-    sweep: Path, far: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> Any:
+def test_ctrl_c_is_not_taken_for_a_run_that_cannot_be_read(sweep, far, monkeypatch):
+    def interrupted(*_, **__):
         raise StoppedEarly("by SIGINT", reason="signal")
 
     for at in ("runs.look", "runs._read_history", "find.Folder"):
@@ -117,13 +113,11 @@ def test_ctrl_c_is_not_taken_for_a_run_that_cannot_be_read(
         list(find._below(root, [], set()))
 
 
-def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(sweep, tmp_path, monkeypatch):
     closed, real = tmp_path / "closed", os.scandir
     closed.mkdir()
 
-    def refuse(path: Any) -> Any:  # a superuser's tests may read everything
+    def refuse(path):  # a superuser's tests may read everything
         if str(path) == str(closed):
             raise PermissionError(13, "Permission denied", str(path))
         return real(path)
@@ -136,7 +130,7 @@ def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(
     assert len(runs.rows()) == 3
 
 
-def test_at_a_url(far: str, sweep: Path) -> None:
+def test_at_a_url(far, sweep):
     """Its runs, and copies of a run's checkpoints, with the numbers beside the newest."""
     files = fsspec.filesystem("memory")
     files.put(f"{sweep}/over/", "/watched/runs/over", recursive=True)
@@ -156,9 +150,7 @@ def test_at_a_url(far: str, sweep: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "times"), [("over", [0.0, 93.0]), ("copies", [0.0, 93.0]), ("going", [0.0, 11.0, 32.0, 93.0])]
 )
-def test_a_run_at_a_url_is_not_asked_for_all_the_time(
-    far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch, name: str, times: list[float]
-) -> None:
+def test_a_run_at_a_url_is_not_asked_for_all_the_time(far, sweep, monkeypatch, name, times):
     """Copies, of which nobody knows whether the run goes on, no more often than a run that is over; and the bucket is
     searched no more often than that."""
     place = Folder(f"{far}/{name}")
@@ -171,11 +163,11 @@ def test_a_run_at_a_url_is_not_asked_for_all_the_time(
     looked, searched, listed = list[float](), list[float](), set[float]()
     real = find.find
 
-    def looking(at: str, clock: Any) -> Any:
+    def looking(at, clock):
         looked.append(now - begin)
         return look(at, clock=clock)
 
-    def searching(folders: list[str], **given: Any) -> find.FoundRuns:
+    def searching(folders, **given):
         searched.extend([now - begin] * len(folders))
         return real(folders, **given)
 
@@ -192,11 +184,11 @@ def test_a_run_at_a_url_is_not_asked_for_all_the_time(
     assert sorted(listed) == pytest.approx([0.0, 93.0])
 
 
-def test_a_store_that_does_not_answer_holds_nothing_up(far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_holds_nothing_up(far, sweep, monkeypatch):
     answers = threading.Event()
     real = find._below
 
-    def slowly(root: Folder, *more: Any) -> Iterator[str]:
+    def slowly(root, *more):
         assert root.path is not None or answers.wait(60.0)
         return real(root, *more)
 
@@ -215,7 +207,7 @@ def test_a_store_that_does_not_answer_holds_nothing_up(far: str, sweep: Path, mo
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
-def test_rows_say_what_status_says(sweep: Path) -> None:
+def test_rows_say_what_status_says(sweep):
     found = {row["name"]: row for row in rows(sweep)}
     assert list(found) == ["a/wide", "b/well", "over"]
     for row in found.values():
@@ -233,7 +225,7 @@ def test_rows_say_what_status_says(sweep: Path) -> None:
     assert {(row["metric"], row["score"], row["looked"]) for row in found.values()} == {(None, None, None)}
 
 
-def test_a_fine_tuning_run_says_what_it_is_judged_by(tmp_path: Path) -> None:
+def test_a_fine_tuning_run_says_what_it_is_judged_by(tmp_path):
     made = MadeRun(tmp_path / "news", lines=100, metric="f1_macro").write()
     (row,) = rows(tmp_path)
     lines = [json.loads(line) for line in (made.folder / "metrics.jsonl").read_text().splitlines()]
@@ -242,7 +234,7 @@ def test_a_fine_tuning_run_says_what_it_is_judged_by(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("loss", "says"), [("NaN", "the loss is NaN"), ("Infinity", "the loss is infinite")])
-def test_a_loss_that_is_not_finite(tmp_path: Path, loss: str, says: str) -> None:
+def test_a_loss_that_is_not_finite(tmp_path, loss, says):
     spiked = {"step": 1_200, "event": "spiked", "loss": float(loss)}
     made = MadeRun(tmp_path / "run", lines=40, events=(spiked,)).write()
     with (made.folder / "metrics.jsonl").open("a") as file:
@@ -254,7 +246,7 @@ def test_a_loss_that_is_not_finite(tmp_path: Path, loss: str, says: str) -> None
     assert "spike" in [one["what"] for one in details.details(watched_of(runs, row))["incidents"]]
 
 
-def test_runs_that_go_on_keep_their_places_and_only_those_that_advance_have_a_speed(tmp_path: Path) -> None:
+def test_runs_that_go_on_keep_their_places_and_only_those_that_advance_have_a_speed(tmp_path):
     """The newest start first, and those that ended by their last sign of life."""
     MadeRun(tmp_path / "early", step=8_000, lines=40).write()
     late = MadeRun(tmp_path / "late", step=1_000, lines=40, age=5.0).write()
@@ -272,7 +264,7 @@ def test_runs_that_go_on_keep_their_places_and_only_those_that_advance_have_a_sp
     assert [row["name"] for row in again] == expected and late.now - late.step * 0.4 != began
 
 
-def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) -> None:
+def test_no_broken_file_of_a_run_ends_the_watching(sweep, tmp_path):
     """Each file in turn is cut at some places, emptied, filled with rubbish, and replaced by a folder."""
     made = MadeRun(tmp_path / "run", lines=60, ranks=2).write()
     runs = Runs([str(tmp_path)])
@@ -299,7 +291,7 @@ def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "status.json", "config.resolved.json", "history.jsonl"])
-def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: str) -> None:
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path, name):
     MadeRun(tmp_path / "well", lines=40).write()
     made = MadeRun(tmp_path / "run", lines=40).write()
     (made.folder / name).unlink()
@@ -316,9 +308,7 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("at_a_url", [False, True])
-def test_the_log_is_read_from_its_end_and_each_byte_once(
-    far: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_url: bool
-) -> None:
+def test_the_log_is_read_from_its_end_and_each_byte_once(far, tmp_path, monkeypatch, at_a_url):
     """Whoever looks at a running run gets the last lines, then what was added; a search goes back in parts."""
     MadeRun(tmp_path / "run", lines=40).write()
     if at_a_url:
@@ -329,7 +319,7 @@ def test_the_log_is_read_from_its_end_and_each_byte_once(
     watched = watched_of(runs, runs.rows()[0])
     read, real = [0], Folder.get
 
-    def get(folder: Folder, name: str, *part: int) -> bytes | None:
+    def get(folder, name, *part):
         content = real(folder, name, *part)
         read[0] += len(content or b"")
         return content
@@ -341,7 +331,7 @@ def test_the_log_is_read_from_its_end_and_each_byte_once(
     folder.put("log.txt", content + b"hal")
     most = grown.PIECE_BYTES
 
-    def ask(search: str = "", lines: int = 2, **part: int) -> tuple[list[str], int, int]:
+    def ask(search="", lines=2, **part):
         read[0] = 0
         found = details.log(watched, search, lines, part.get("before"), part.get("after"))
         assert all(content.startswith(line["text"].encode() + b"\n", line["at"]) for line in found["lines"])
@@ -370,9 +360,7 @@ def test_the_log_is_read_from_its_end_and_each_byte_once(
 
 
 @pytest.mark.parametrize("lines", [0, 1, 59, 200, 6_000])
-def test_the_newest_numbers_of_a_long_file_are_those_of_the_whole(
-    tmp_path: Path, lines: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_numbers_of_a_long_file_are_those_of_the_whole(tmp_path, lines, monkeypatch):
     """However little of it is read, and as it grows."""
     monkeypatch.setattr(numbers, "WHOLE_BYTES", 64 << 10)
     monkeypatch.setattr(numbers, "END_BYTES", 4 << 10)
@@ -381,7 +369,7 @@ def test_the_newest_numbers_of_a_long_file_are_those_of_the_whole(
     for _ in range(3):
         found.refresh()
         whole = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-        last: dict[str, float] = {}
+        last = {}
         for line in whole:
             last |= line
         assert found.last.keys() == last.keys() == found.names
@@ -396,11 +384,11 @@ def test_the_newest_numbers_of_a_long_file_are_those_of_the_whole(
 # ---- curves --------------------------------------------------------------------------------------------------------
 
 
-def plain_buckets(pairs: list[tuple[int, float]], points: int, first: int | None, last: int | None) -> Any:
+def plain_buckets(pairs, points, first, last):
     """`buckets`, slow and obvious."""
     inside = [(s, v) for s, v in pairs if (first is None or s >= first) and (last is None or s <= last)]
     count = min(points, len(inside))
-    groups: list[list[tuple[int, float]]] = [[] for _ in range(count)]
+    groups = [[] for _ in range(count)]
     for number in range(count):
         groups[number] = inside[len(inside) * number // count : len(inside) * (number + 1) // count]
     told = []
@@ -412,7 +400,7 @@ def plain_buckets(pairs: list[tuple[int, float]], points: int, first: int | None
     return told
 
 
-def test_buckets_are_those_of_a_slow_twin() -> None:
+def test_buckets_are_those_of_a_slow_twin():
     chance = random.Random(0)
     for _ in range(200):
         length = chance.choice([0, 1, 2, 7, 100, 1_001])
@@ -428,15 +416,15 @@ def test_buckets_are_those_of_a_slow_twin() -> None:
 
 
 @pytest.mark.parametrize("at_a_url", [False, True])
-def test_curves_of_a_file_that_grows_and_is_rewritten(tmp_path: Path, far: str, at_a_url: bool) -> None:
+def test_curves_of_a_file_that_grows_and_is_rewritten(tmp_path, far, at_a_url):
     place = Folder(far if at_a_url else str(tmp_path))
     lines = [json.dumps({"step": s, "loss": 1.0 / s} | ({"valid_loss": 2.0} if s % 2 else {})) for s in range(1, 9)]
     series = RunCurves(place)
 
-    def points(*names: str) -> dict[str, list[int]]:
+    def points(*names):
         return {name: columns["step"] for name, columns in series.curves(names, 100).items()}
 
-    def write(given: list[str], rest: str = "") -> None:
+    def write(given, rest=""):
         place.put("metrics.jsonl", ("\n".join(given) + "\n" + rest).encode())
 
     place.put("other", b"")
@@ -455,7 +443,7 @@ def test_curves_of_a_file_that_grows_and_is_rewritten(tmp_path: Path, far: str, 
     assert points("loss") == {"loss": [*range(11, 31)]}
 
 
-def test_curves_that_nobody_looks_at_are_forgotten(tmp_path: Path) -> None:
+def test_curves_that_nobody_looks_at_are_forgotten(tmp_path):
     now = 0.0
     shelf = Shelf(clock=lambda: now)
     first = shelf.series("a", Folder(str(tmp_path)))
@@ -469,15 +457,15 @@ def test_curves_that_nobody_looks_at_are_forgotten(tmp_path: Path) -> None:
 # ---- the table -----------------------------------------------------------------------------------------------------
 
 
-def drawn(shown: Any, width: int) -> list[str]:
+def drawn(shown, width):
     console = Console(file=io.StringIO(), width=width)
     console.print(shown)
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    lines = console.file.getvalue().splitlines()
     assert all(len(line.rstrip()) <= width for line in lines), lines
     return [line.rstrip() for line in lines]
 
 
-def test_the_table_fits_a_terminal(sweep: Path) -> None:
+def test_the_table_fits_a_terminal(sweep):
     found = rows(sweep)
     narrow = drawn(terminal.table(found, [], ["x"], width=80, height=None), 80)
     wide = drawn(terminal.table(found, [], ["x"], width=200, height=None), 200)
@@ -496,23 +484,23 @@ def test_the_table_fits_a_terminal(sweep: Path) -> None:
     assert len(tiny) == 5 and tiny[2] == "… than its terminal"
 
 
-def test_a_sparkline() -> None:
+def test_a_sparkline():
     assert terminal.spark([], 8) == "" and terminal.spark([3.0, 3.0], 8) == "▁▁"
     assert terminal.spark([8, 7, 6, 5, 4, 3, 2, 1], 8) == "█▇▆▅▄▃▂▁"
     assert terminal.spark([1.0] * 50 + [2.0] * 50, 4) == "▁▁██"
 
 
-def test_live_draws_what_comes(tmp_path: Path) -> None:
+def test_live_draws_what_comes(tmp_path):
     console = Console(file=io.StringIO(), width=100, height=20, force_terminal=True, legacy_windows=False)
     turns = iter([True, True, True, False])
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         if not (tmp_path / "late").exists():
             MadeRun(tmp_path / "late", lines=30).write()
             runs._near._searched = -math.inf
 
     runs = Runs([str(tmp_path)])
     terminal.live(runs, console, sleep=sleep, go_on=lambda: next(turns))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = console.file.getvalue()
     assert text.index("no runs below") < text.index("late") and "running" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back

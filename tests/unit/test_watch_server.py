@@ -10,8 +10,6 @@ import time
 import urllib.request
 from contextlib import suppress
 from http.client import HTTPException
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -33,23 +31,21 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 class Asked:
     """An application, asked as by a browser that has its address."""
 
-    def __init__(self, folder: Path, *, host: str = "127.0.0.1", stop_seconds: float = 60.0) -> None:
+    def __init__(self, folder, *, host="127.0.0.1", stop_seconds=60.0):
         self.index = RunIndex([str(folder)], stop_seconds=stop_seconds)
         self._app = application(self.index, token=TOKEN, host=host)
 
-    def __call__(self, path: str, *how: Any, **query: Any) -> tuple[int, Any]:
+    def __call__(self, path, *how, **query):
         """(status, JSON or bytes). What is sent is in `headers` afterwards."""
         return asyncio.run(self.answer(path, *how, **query))
 
-    async def answer(
-        self, path: str, method: str = "GET", headers: dict[str, str] = BEARER, **query: Any
-    ) -> tuple[int, Any]:
-        sent: list[Any] = []
+    async def answer(self, path, method="GET", headers=BEARER, **query):
+        sent = []
 
-        async def receive() -> Any:
+        async def receive():
             await asyncio.sleep(60)
 
-        async def send(message: Any) -> None:
+        async def send(message):
             sent.append(message)
 
         scope = {
@@ -69,7 +65,7 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     place = tmp_path_factory.mktemp("served")
     log = ["step 10  loss 3.2", "saved it", *(f"step {step}  loss 2" for step in range(20, 60)), "Saved again <b>"]
     log += ["get https://me:hunter2@host/a"]
@@ -81,12 +77,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ask(root: Path) -> Asked:
+def ask(root):
     return Asked(root)
 
 
 @pytest.fixture(scope="module")
-def one(ask: Asked) -> str:
+def one(ask):
     runs = ask("/api/runs")[1]["runs"]
     assert [run["name"] for run in runs] == ["one", "two"]
     return str(runs[0]["id"])
@@ -95,7 +91,7 @@ def one(ask: Asked) -> str:
 # ---- answers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_and_what_is_told_of_it(ask: Asked, one: str) -> None:
+def test_a_run_and_what_is_told_of_it(ask, one):
     status, found = ask(f"/api/runs/{one}")
     assert status == 200 and found["state"] == "running" and found["id"] == one
     assert found["config"]["data.store"] == "https://***@host/store" and "hunter2" not in json.dumps(found)
@@ -113,7 +109,7 @@ def test_a_run_and_what_is_told_of_it(ask: Asked, one: str) -> None:
     assert len(ask(f"/api/runs/{one}/log", search="SAVED")[1]["lines"]) == 2
 
 
-def test_a_name_that_is_not_utf8_does_not_take_the_page_down(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_does_not_take_the_page_down(tmp_path):
     MadeRun(tmp_path / os.fsdecode(b"caf\xe9"), phase="done", age=60.0).write()
     asked = Asked(tmp_path)
     status, found = asked("/api/runs")
@@ -122,7 +118,7 @@ def test_a_name_that_is_not_utf8_does_not_take_the_page_down(tmp_path: Path) -> 
     assert asked(f"/api/runs/{run['id']}")[0] == 200
 
 
-def test_series(ask: Asked, one: str, root: Path) -> None:
+def test_series(ask, one, root):
     status, found = ask("/api/series", run=[one, "gone"], metric=["loss", "nothing"], points=50)
     (line,) = found["series"]
     lines = [json.loads(line) for line in (root / "one" / "metrics.jsonl").read_text().splitlines()]
@@ -134,7 +130,7 @@ def test_series(ask: Asked, one: str, root: Path) -> None:
     assert found["series"][0]["step"] == list(range(1_000, 1_091, 10))
 
 
-def test_nobody_writes_the_rest_of_a_line_of_a_run_that_has_ended(tmp_path: Path) -> None:
+def test_nobody_writes_the_rest_of_a_line_of_a_run_that_has_ended(tmp_path):
     for phase, shown in (("training", []), ("failed", ["half of a"])):
         made = MadeRun(tmp_path / phase / "run", lines=40, log=("one", "two"), phase=phase).write()
         ask = Asked(tmp_path / phase)
@@ -144,7 +140,7 @@ def test_nobody_writes_the_rest_of_a_line_of_a_run_that_has_ended(tmp_path: Path
         assert [line["text"] for line in found["lines"]][2:] == shown
 
 
-def test_the_page_and_what_it_loads(ask: Asked) -> None:
+def test_the_page_and_what_it_loads(ask):
     status, page = ask("/")
     assert status == 200 and b"<html" in page and ask.headers["content-type"] == "text/html; charset=utf-8"
     policy = ask.headers["content-security-policy"]
@@ -172,7 +168,7 @@ def test_the_page_and_what_it_loads(ask: Asked) -> None:
         ("/api/series", {"run": "/etc", "metric": "../../loss"}, 200),
     ],
 )
-def test_ids_and_never_paths(ask: Asked, path: str, query: dict[str, Any], code: int) -> None:
+def test_ids_and_never_paths(ask, path, query, code):
     status, found = ask(path, **query)
     assert status == code
     assert found == {"series": []} if code == 200 else found["error"].keys() == {"what", "where", "fix"}
@@ -200,7 +196,7 @@ def test_ids_and_never_paths(ask: Asked, path: str, query: dict[str, Any], code:
         ("lab.example", {"host": "LAB.example:8484", **BEARER}, 200, 409),
     ],
 )
-def test_the_token_the_host_and_the_origin(root: Path, host: str, headers: dict[str, str], get: int, post: int) -> None:
+def test_the_token_the_host_and_the_origin(root, host, headers, get, post):
     ask = Asked(root, host=host)
     assert ask("/api/runs", headers=headers)[0] == get
     id_ = next(run["id"] for run in ask("/api/runs", headers=BEARER)[1]["runs"] if run["name"] == "two")
@@ -209,7 +205,7 @@ def test_the_token_the_host_and_the_origin(root: Path, host: str, headers: dict[
     assert not (root / "two" / "request.json").exists()
 
 
-def test_what_links_in_a_run_lead_to_needs_the_token_on_loopback_too(tmp_path: Path) -> None:
+def test_what_links_in_a_run_lead_to_needs_the_token_on_loopback_too(tmp_path):
     made = MadeRun(tmp_path / "run", lines=40).write()
     (tmp_path / "private").write_text("of somebody else\n")
     (made.folder / "log.txt").unlink()
@@ -222,7 +218,7 @@ def test_what_links_in_a_run_lead_to_needs_the_token_on_loopback_too(tmp_path: P
     assert ask("/", headers={})[0] == ask("/plotly.js", headers={})[0] == 200
 
 
-def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_of_the_environment(monkeypatch):
     monkeypatch.delenv(guard.TOKEN_VARIABLE, raising=False)
     assert guard.given_token() is None and len(guard.new_token()) >= 32 and guard.new_token() != guard.new_token()
     monkeypatch.setenv(guard.TOKEN_VARIABLE, TOKEN)
@@ -237,12 +233,12 @@ def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("request_", ["stop", "checkpoint"])
-def test_a_run_is_asked_and_the_server_answers_others_meanwhile(tmp_path: Path, request_: str) -> None:
+def test_a_run_is_asked_and_the_server_answers_others_meanwhile(tmp_path, request_):
     made = MadeRun(tmp_path / "run", lines=40).write()
     ask, directory = Asked(tmp_path), RunDirectory(str(made.folder))
     path = f"/api/runs/{ask('/api/runs')[1]['runs'][0]['id']}/{request_}"
 
-    async def press() -> tuple[int, Any]:
+    async def press():
         pressed = asyncio.create_task(ask.answer(path, "POST", BEARER))
         while not (made.folder / "request.json").exists():
             await asyncio.sleep(0.01)
@@ -264,7 +260,7 @@ def test_a_run_is_asked_and_the_server_answers_others_meanwhile(tmp_path: Path, 
     assert ("stopped at step" if request_ == "stop" else "saved step 9,000, and continues") in found["said"]
 
 
-def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_run_that_does_not_answer(tmp_path):
     made = MadeRun(tmp_path / "run", lines=40).write()
     ask = Asked(tmp_path, stop_seconds=0.3)
     id_ = ask("/api/runs")[1]["runs"][0]["id"]
@@ -278,7 +274,7 @@ def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
 # ---- the process ---------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_ends_the_server_quietly_and_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_server_quietly_and_takes_back_what_was_asked_of_a_run(tmp_path):
     made = MadeRun(tmp_path / "run", lines=40).write()
     command = [*COMMAND, "watch", str(tmp_path), "--web", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
@@ -292,7 +288,7 @@ def test_ctrl_c_ends_the_server_quietly_and_takes_back_what_was_asked_of_a_run(t
                 id_ = json.load(answer)["runs"][0]["id"]
             stop = urllib.request.Request(f"{address}api/runs/{id_}/stop", method="POST", headers=headers)
 
-            def press() -> None:
+            def press():
                 with suppress(OSError, HTTPException):
                     urllib.request.urlopen(stop, timeout=240)
 
@@ -310,7 +306,7 @@ def test_ctrl_c_ends_the_server_quietly_and_takes_back_what_was_asked_of_a_run(t
             started.kill()
 
 
-def test_what_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there(root, monkeypatch):
     with pytest.raises(InputError, match="cannot listen there"):
         server.serve([str(root)], "203.0.113.7", 0)
     monkeypatch.setattr(server, "NEEDED", ("starlette", "plotly", "uvicorn"))
