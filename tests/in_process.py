@@ -4,7 +4,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,6 @@ class Result:
 
 
 Cli = Callable[..., Result]
-ConfigFile = Callable[..., Path]
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,6 @@ from maskwright.api import training
 from maskwright.api.given import nested, override
 from maskwright.api.runs import Page
 from maskwright.cli.main import app
-from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import errors
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError, ModelError, StoppedEarly, StoreError
@@ -33,7 +31,6 @@ from maskwright.tasks.pretrain.run import pretrain
 from maskwright.tasks.use import predict
 from maskwright.training import checkpoint
 
-Make = Callable[..., RunConfig]
 OF_A_COMMAND = {"num_nodes", "gpus_per_node", "node_rank", "rendezvous", "profile_steps"}
 """Options for machines and for a developer, of the command alone."""
 

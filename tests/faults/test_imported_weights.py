@@ -238,8 +238,6 @@ def test_shards_that_are_not_here_are_counted(folder):
 
 # ---- pickled weights -----------------------------------------------------------------------------------------------
 
-State = dict[str, torch.Tensor]
-
 
 def pickled_folder(folder, state, name="pytorch_model.bin", **how):
     (folder / "model.safetensors").unlink(missing_ok=True)

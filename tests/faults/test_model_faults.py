@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +21,6 @@ from maskwright.model.initial import initial_parameters
 from maskwright.text.tokenizer import load_tokenizer
 
 WEIGHTS = "model.safetensors"
-
-
-Refused = Callable[[], list[str]]
 
 
 @pytest.fixture

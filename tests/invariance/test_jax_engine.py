@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ pytest.importorskip("jax", reason="needs the extra jax")
 import jax
 from reference import parity
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError, MaskwrightError, StoppedEarly
 from maskwright.data.loader import Loader
 from maskwright.engines.base import TrainState
@@ -29,7 +27,6 @@ from maskwright.training.stop import StopRequest
 
 parity.use_virtual_devices()
 
-Make = Callable[..., RunConfig]
 JAX = {"engine.kind": "jax"}
 RATE = 1e-3
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 import transformers
 from finetuned import save_model
-from numpy.typing import NDArray
 from tokenizer_kinds import with_declared
 from torch import Tensor
 
@@ -26,7 +25,6 @@ from maskwright.text.vocabulary import read_vocabulary
 LENGTHS = np.array([1, 2, 30, 7, 7, 3, 1, 12, 29, 5, 5, 5, 18])
 OFTEN = 9
 """An id that the models like and the texts have often, so that some labels are the likeliest."""
-Ints = NDArray[np.int64]
 
 
 def random_model(tokenizer, architecture):
