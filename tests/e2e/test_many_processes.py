@@ -55,7 +55,6 @@ class Machine:
 
     def parameters(self, name):
         loaded = checkpoint.load_newest(self.directory(name).checkpoints, set_aside=False)
-        assert loaded
         return loaded[0].parameters
 
 

@@ -61,7 +61,6 @@ def test_the_printed_command_trains_the_same_model(begins, base, config, tmp_pat
     words = shlex.split(line.replace("config.yaml", str(tmp_path / "config.yaml")))[1:]
     assert command([str(tmp_path / "again") if word == "NEW" else word for word in words]) == 0
     assert read(str(tmp_path / "again")).saved == child.saved
-    assert child.record
     origins = ["--from", f"{origin}@2"] if origin else []
     assert child.record.command("config.yaml", "NEW") == [words[0], "config.yaml", "--run", "NEW", *origins]
 

@@ -29,7 +29,7 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.monitor.status import RunReport
 from maskwright.report import background, configuration, curves, incidents, training
 from maskwright.report.curves import COLUMNS, Curve, Level, Panel, stack, thinned
-from maskwright.report.document import Code, Drawing, Facts, Folded
+from maskwright.report.document import Code, Facts, Folded
 from maskwright.report.page import contents, write
 from maskwright.report.run import RecordedRun, read, read_all
 from maskwright.tasks.measure import held_out
@@ -355,7 +355,6 @@ def test_the_printed_command_makes_exactly_the_same_configuration(given, changed
     record = made_record("finetune" if finetuning else "pretrain", made)
     run = recorded("r", [], record=record, config_text=base)
     code, *folded = configuration.how_to_repeat(run)
-    assert isinstance(code, Code)
     words = shlex.split(code.text.splitlines()[0])
     of_kind = ["finetune" if finetuning else "pretrain", "nano" if given == "nano" else "config.yaml"]
     assert words[1:5] == [*of_kind, "--run", "NEW"]
@@ -407,7 +406,6 @@ def test_a_card_says_languages_where_they_were_counted():
         totals = {"documents": 3, "tokens": 9}
         card = {"kind": "text", "sources": [{"splits": {"train": totals, "valid": totals}, "languages": known}]}
         (facts, *_) = background.data(recorded("one", [], card=card))
-        assert isinstance(facts, Facts)
         told = dict(facts.rows).get("Languages")
         assert told is said is None or (told or "").startswith(said or "nothing")
         assert any(line.startswith("languages: ") for line in background.in_short(card)) == bool(known)
@@ -418,7 +416,6 @@ def test_several_runs_have_marks_of_their_own_colours():
     happened += [{"event": "started", "step": step, "attempt": 1 + step // 100} for step in (0, 100)]
     runs = [recorded(name, LOGGED, history=happened) for name in ("one", "two")]
     (drawn, *_) = training.curves(runs)
-    assert isinstance(drawn, Drawing)
     page = Page(drawn.html)
     marks = {line["class"] for line in page.all("line") if "tick" in (line.get("class") or "")}
     assert marks == {f"tick {kind} own s{place}" for kind in ("started", "spiked") for place in (0, 1)}
