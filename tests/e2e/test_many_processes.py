@@ -53,10 +53,6 @@ class Machine:
     def directory(self, name):
         return RunDirectory(str(self.folder / name))
 
-    def parameters(self, name):
-        loaded = checkpoint.load_newest(self.directory(name).checkpoints, set_aside=False)
-        return loaded[0].parameters
-
 
 @pytest.fixture
 def machine(tmp_path, config):
