@@ -39,7 +39,7 @@ def command_line(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
     """`maskwright WORDS` in this process."""
     from maskwright.cli.main import run
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
 
     def call(*words: object) -> Result:
         capfd.readouterr()

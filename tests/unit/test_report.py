@@ -119,14 +119,14 @@ def test_the_page_says_what_the_run_recorded(folder, tmp_path):
     assert all(key in page.text for key in differing) and "optimizer.beta1" in page.text
 
 
-def test_the_command_writes_a_page_of_several_runs(folder, tmp_path, call):
+def test_the_command_writes_a_page_of_several_runs(folder, tmp_path, cli):
     other = tmp_path / "else" / "run"
     shutil.copytree(folder, other)
     record = json.loads((other / "config.resolved.json").read_text())
     record["config"] |= {"optimizer.learning_rate": 0.5, "optimizer.weight_decay": 0.010000001, "seed": 3}
     (other / "config.resolved.json").write_text(json.dumps(record))
     out = tmp_path / "out.html"
-    assert call("report", folder, other, "--to", out)[0] == 0
+    assert cli("report", folder, other, "--to", out).code == 0
     said = Page(out.read_text()).text
     assert "Keys in which the runs differ" in said and "optimizer.learning_rate0.0030.5" in said
     assert "optimizer.weight_decay0.010.010000001" in said and "seed03" in said
@@ -160,7 +160,7 @@ def test_a_copy_of_an_unfinished_run_says_how_far_it_is(folder):
         assert share in str(contents([copied]))
 
 
-def test_what_is_no_run_is_one_line_and_exit_2(folder, tmp_path, call):
+def test_what_is_no_run_is_one_line_and_exit_2(folder, tmp_path, cli):
     (tmp_path / "empty").mkdir()
     (tmp_path / "compared").mkdir()
     (tmp_path / "compared" / "compare.json").write_text("{}")
@@ -178,8 +178,8 @@ def test_what_is_no_run_is_one_line_and_exit_2(folder, tmp_path, call):
         ((folder, "--to", tmp_path / "none" / "page.html"), f"{tmp_path}/none: there is no such"),
         ((folder, "--to", tmp_path / "compared.html"), "compared.html: is a folder"),
     ):
-        code, told = call("report", *words, *([] if "--to" in words else ["--to", page]))
-        assert (code, told.count("\n")) == (2, 1) and said in told and ". Fix: " in told
+        result = cli("report", *words, *([] if "--to" in words else ["--to", page]))
+        assert (result.code, result.err.count("\n")) == (2, 1) and said in result.error
     assert not page.exists() and not (tmp_path / "none").exists()
 
 
