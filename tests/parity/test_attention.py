@@ -214,7 +214,7 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window, causal):
 
 
 @torch.library.custom_op("maskwright_tests::varlen", mutates_args=())
-def stand_in(q, k, v, offsets, longest):
+def stand_in(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, longest: int) -> torch.Tensor:
     """Something of the shape of varlen_attn, which is as opaque to the compiler."""
     return q + k + v
 
