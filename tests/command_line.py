@@ -1,7 +1,5 @@
 """The command line in processes of its own, as a user runs it; `warm` says how they begin."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

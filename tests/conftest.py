@@ -1,12 +1,9 @@
 """What tests share: a small made-up language, a tokenizer and a store of it, and a configuration that trains in
 seconds."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -157,19 +154,3 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
     """The command line in this process: what `in_process.Result` holds of a call."""
     with command_line(capfd) as typed:
         yield typed
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str]]]:
-    """The command line in this process: exit code and stderr."""
-    from maskwright.cli import main
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
-
-    def run(*words: object) -> tuple[int, str]:
-        capfd.readouterr()
-        return main.run([*map(str, words)]), capfd.readouterr().err
-
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)

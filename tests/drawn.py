@@ -1,7 +1,5 @@
 """Properties: hypothesis draws the cases of a test, the same ones in each run."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, Phase, settings
 
 

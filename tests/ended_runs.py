@@ -1,7 +1,5 @@
 """What runs have at their end, and that it is the same, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

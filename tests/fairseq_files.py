@@ -1,7 +1,5 @@
 """Files as fairseq's and Megatron's builders write them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 sets (`datasets/OWNER/NAME`): repositories with branches and commits, private and gated ones, files with the headers
 that a download reads, the check of a card's metadata, and commits with files of git and of LFS."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

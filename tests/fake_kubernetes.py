@@ -2,8 +2,6 @@
 listed and deleted, the log of a pod, and a command in it. What it is sent is checked strictly against the published
 schemas, and by the rules of GKE for TPU slices and of Kueue for queues. `kubernetes_nodes.py` runs the pods."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -4,8 +4,6 @@ and `scancel` call `main` with their names. A job is a folder in FAKE_SLURM; eac
 Held to the real one: `tests/control/test_slurm.py` runs the same jobs on both.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

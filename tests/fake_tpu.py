@@ -4,8 +4,6 @@ and a stub `ssh` that runs what it is given with the local shell.
 The real `gcloud` is the client. Hosts are told apart by their address; each has a home folder of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The table of encoders of docs/recipes.md, made of what the tests run on: no entry is without a test."""
 
-from __future__ import annotations
-
 import finetuned
 from e2e.test_families import CASES
 from parity import test_heads, test_transformers

@@ -1,8 +1,6 @@
 """Fine-tuned models that no training made: a run directory for each kind of task; and the smallest of what
 `maskwright compare` takes."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

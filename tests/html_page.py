@@ -1,7 +1,5 @@
 """A page of ours as a test reads it."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 VOID = {"meta"}

@@ -1,12 +1,9 @@
 """The command line called in this process, and what a user is shown of it."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +32,6 @@ class Result:
 
 
 Cli = Callable[..., Result]
-ConfigFile = Callable[..., Path]
 
 
 @contextmanager
@@ -43,7 +39,7 @@ def command_line(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
     """`maskwright WORDS` in this process."""
     from maskwright.cli.main import run
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
 
     def call(*words: object) -> Result:
         capfd.readouterr()

@@ -3,8 +3,6 @@
 injected({"call": "maskwright.training.checkpoint:_write", "number": 2, "do": "terminate"}, "pretrain", "run.yaml")
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -7,8 +7,6 @@ after by the published rules:
     Kueue   kueue.sigs.k8s.io/docs/concepts/workload: suspended until admitted, deactivated at its longest time
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Servers on loopback that stand in for services."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A run's record, and its checkpoints, without a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """A folder as pytorch-transformers' `pregenerate_training_data.py` makes it for RoBERTa, with its faults."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Ray listens on every address that it finds, so what tests start of it must find 
 namespace too: when its first one ends, the kernel ends them all.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

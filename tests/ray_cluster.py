@@ -1,7 +1,5 @@
 """A Ray cluster of one machine with two CPUs, in a network of its own, with token authentication."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """The table of docs/recipes.md: what each recipe is for, and its time on a laptop and on one GPU, projected.
 `python tests/recipe_times.py` prints it, with tests/ on the path."""
 
-from __future__ import annotations
-
 from maskwright.config.pretraining import read_config
 from maskwright.core.console import human_bytes, human_count
 from maskwright.machine.devices import place

@@ -1,8 +1,6 @@
 """The pages of the command line and of the Python interface, made of what `--help` says and of the docstrings.
 `python tests/reference_pages.py` renews them, with tests/ on the path; a test compares."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """A runner that makes the least of its work: the last part first, each as if another machine computed it."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path

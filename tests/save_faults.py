@@ -1,7 +1,5 @@
 """Saves of a made-up checkpoint, with a fault at each of their file operations: what must then be on the disk."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import os
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -206,7 +204,7 @@ class _Writing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
-    def __enter__(self) -> _Writing:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,8 +1,6 @@
 """Two ways to have a SLURM of two nodes for a test: the made-up one, and Debian's own (slurmctld, slurmd, slurm-client)
 in a network namespace of its own, where all there is to reach is this machine itself."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -4,8 +4,6 @@ It serves the folder HOST_FOLDER, and like many a client it quotes the whole add
 on opening `…/denied…` an OSError, on opening `…/broken…` something that nobody foresaw.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit

@@ -5,8 +5,6 @@ quick ones and a third of the long ones, the next third each time. It writes wha
 copy it here when tests have changed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

@@ -1,8 +1,6 @@
 """Small tokenizers of the kinds that public encoders have, made by `maskwright tokenizer train` or by the libraries, as
 their models' folders hold them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

@@ -4,8 +4,6 @@ A run gets an example right where difficulty + the arm's own way with the exampl
 All are normal, so an arm's true score is a normal distribution's value and a difference can be planted exactly.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ starts in the same way it forks itself, so that these are its children. What can
 another thread in the way, or with variables that libraries read when they are loaded.
 """
 
-from __future__ import annotations
-
 import array
 import atexit
 import contextlib

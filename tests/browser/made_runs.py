@@ -1,7 +1,5 @@
 """Run directories as training writes them, made in a moment: for whoever looks at runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -9,7 +7,7 @@ import random
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from made_record import made_record
 
@@ -46,7 +44,7 @@ class MadeRun:
     events: tuple[dict[str, Any], ...] = ()
     log: tuple[str, ...] = ()
 
-    def write(self) -> MadeRun:
+    def write(self) -> Self:
         self.folder.mkdir(parents=True)
         self.now = time.time() - self.age
         every = max(1, self.step // max(self.lines, 1))

@@ -4,8 +4,6 @@
 
 Needs playwright, Pillow, and Chromium or Chrome on the path. With `--to FOLDER` the pictures go there."""
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The server of `maskwright watch --web` in this process, and pages of it in one Chromium."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import threading

@@ -67,7 +67,7 @@ def test_a_frame_does_what_a_worker_does(browser, tmp_path):
         assert page.evaluate("others.length") == 2
 
 
-def test_served_pages_keep_the_browsers_workers(browser, tmp_path):
+def test_served_pages_keep_the_browsers_workers(browser):
     context = browser.new_context()
     page = context.new_page()
     page.route("**/*", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"))

@@ -112,7 +112,7 @@ def test_build_is_sent_waited_for_and_its_digest_printed(cloud, lab, source, cap
     assert image.pack(str(source)) == content  # the same bytes for the same files
 
 
-def test_only_what_git_tracks_is_uploaded(source, tmp_path):
+def test_only_what_git_tracks_is_uploaded(source):
     """Without git, as in a build of cloudbuild.yaml, by the endings of our files."""
     assert image.sources(str(source)) == sorted([*TRACKED, "src/terraform"])
     os.unlink(source / "deploy/terraform/main.tf")  # deleted, and not committed yet

@@ -19,7 +19,7 @@ from maskwright.cloud.record import EnvironmentRecord
 pytestmark = pytest.mark.skipif(terraform_world.why_not() is not None, reason=str(terraform_world.why_not()))
 DISK = {"size_gb": 2055, "source": "gs://corpus/text"}
 SEEDED = {"files": 1, "bytes": 1, "manifest_sha256": "0" * 64, "time": "2026-11-20T00:00:00Z"}
-CLUSTER, POOL, DATA_DISK = "google_container_cluster", "google_container_node_pool", "google_compute_disk"
+CLUSTER, POOL = "google_container_cluster", "google_container_node_pool"
 SCHEMA = json.loads((ROOT / "tests" / "google_cloud" / "provider_schema.json").read_text())
 
 

@@ -175,7 +175,6 @@ def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cl
         os.kill(worker, signal.SIGSTOP)  # a fast machine would finish the run first
         another = cluster.start(*COMMAND, "logs", "ray:killed", "--follow", *THERE)
         assert another.stdout and another.stdout.readline()
-    assert following.stderr and another.stderr
     for process in (following.stderr, another.stderr):
         assert any("the job continues; trying again" in line for line in process)
     with tunnel(cluster):
@@ -276,7 +275,6 @@ def test_exit_codes_come_through(cluster):
 
     to_come = ("--set", "engine.device=auto", "--num-nodes", "2", "--gpus-per-node", "1", "--job-id", "to-come")
     following = cluster.submit("to-come", "--follow", *to_come)
-    assert following.stdout
     assert any("waiting for 2 nodes with 1 GPU each: the machines have 2 CPUs, 0" in line for line in following.stdout)
     assert cluster.maskwright("stop", "ray:to-come").out == "ray:to-come: STOPPED\n"
     assert cluster.ended(following).code == 76

@@ -1,7 +1,5 @@
 """The real kubectl, told of a made-up cluster alone."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -237,9 +237,6 @@ def test_dry_run_prints_a_script_that_bash_reads(cli, tmp_path):
         subprocess.run(["shellcheck", "-"], input=text, text=True, check=True)
 
 
-LONG = "one long option of sbatch, as in"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -62,7 +62,7 @@ def test_the_wheel_trains_exports_and_submits_without_the_repository(wheel, stor
     assert (installed / "py.typed").is_file()
 
 
-def test_a_stopped_quickstart_saves_and_goes_on(corpus, tmp_path, call, monkeypatch):
+def test_a_stopped_quickstart_saves_and_goes_on(corpus, tmp_path, cli, monkeypatch):
     command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--steps", "150"]
     command += ["--architecture", "roberta"]
     process = warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -85,8 +85,8 @@ def test_a_stopped_quickstart_saves_and_goes_on(corpus, tmp_path, call, monkeypa
     assert all((tmp_path / found[name]).exists() for name in ("config", "store", "run", "model", "report"))
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
-        code, said = call("quickstart", "--to", "qs", "--architecture", "modernbert")
-    assert code == 2 and "holds a quickstart with --architecture roberta" in said
+        result = cli("quickstart", "--to", "qs", "--architecture", "modernbert")
+    assert result.code == 2 and "holds a quickstart with --architecture roberta" in result.err
 
 
 def test_docstrings_are_gathered_without_running_code(tmp_path):
@@ -124,12 +124,12 @@ def test_the_verdict_of_a_quickstart(tokenizer, tmp_path, monkeypatch):
     assert "Cannot conclude whether pretrained helped on packages." in out and "verdict.html" in out
 
 
-def test_a_quickstart_fills_in_text_that_begins_with_a_dash(call, tmp_path, monkeypatch):
+def test_a_quickstart_fills_in_text_that_begins_with_a_dash(cli, tmp_path, monkeypatch):
     """As front matter of Markdown does. Training is left out. Begun before, it says that its steps stay."""
     text, said, filled = tmp_path / "pages.txt", list[str](), list[str]()
     text.write_text("".join(f"--- title: page {n} - item {n} - another item\n" for n in range(300)))
     real = ("tokenizer", "data", "fill")
-    monkeypatch.setattr(quickstart.child, "run", lambda words: call(*words)[0] if words[0] in real else 0)
+    monkeypatch.setattr(quickstart.child, "run", lambda words: cli(*words).code if words[0] in real else 0)
     monkeypatch.setattr("maskwright.tasks.models.load.load_model", lambda model: None)
     monkeypatch.setattr("maskwright.tasks.use.fill.fill", lambda model, sentence, top: filled.append(sentence) or [])
     monkeypatch.setattr(quickstart, "_reached", lambda place: {})

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from command_line import COMMAND, free_port, slow_after
 from conftest import small_config
 from private_network import wait_until
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.launch import local
 from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
@@ -26,7 +24,6 @@ from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 LONG_ENOUGH_SECONDS = 300.0
-Config = Callable[..., RunConfig]
 
 
 class Machine:
@@ -55,11 +52,6 @@ class Machine:
 
     def directory(self, name):
         return RunDirectory(str(self.folder / name))
-
-    def parameters(self, name):
-        loaded = checkpoint.load_newest(self.directory(name).checkpoints, set_aside=False)
-        assert loaded
-        return loaded[0].parameters
 
 
 @pytest.fixture

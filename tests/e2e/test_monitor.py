@@ -172,7 +172,7 @@ def test_looking_changes_nothing(store, tmp_path):
     assert everything() == before
 
 
-def test_ctrl_c_ends_the_following_quietly(store, tmp_path):
+def test_ctrl_c_ends_the_following_quietly(tmp_path):
     process = warm.Popen(
         [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,6 @@ from maskwright.api import training
 from maskwright.api.given import nested, override
 from maskwright.api.runs import Page
 from maskwright.cli.main import app
-from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import errors
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError, ModelError, StoppedEarly, StoreError
@@ -33,7 +31,6 @@ from maskwright.tasks.pretrain.run import pretrain
 from maskwright.tasks.use import predict
 from maskwright.training import checkpoint
 
-Make = Callable[..., RunConfig]
 OF_A_COMMAND = {"num_nodes", "gpus_per_node", "node_rank", "rendezvous", "profile_steps"}
 """Options for machines and for a developer, of the command alone."""
 
@@ -172,7 +169,7 @@ def test_of_two_processes_the_one_that_failed_says_why(values, tmp_path):
     assert run.checkpoints == [4]
 
 
-def test_keys_of_both_forms_come_together(store, tmp_path):
+def test_keys_of_both_forms_come_together(tmp_path):
     given = {"schedule.steps": np.int64(50), "schedule": {"kind": "wsd"}, "data": {"store": maskwright.Store("s")}}
     assert nested(given) == {"schedule": {"steps": 50, "kind": "wsd"}, "data": {"store": "s"}}
     assert nested({"model.init_from": tmp_path, "optimizer": {"betas": (0.9, np.float32(0.5))}}) == {

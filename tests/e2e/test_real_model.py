@@ -83,7 +83,7 @@ def test_it_learns_a_new_head_and_comes_back(minilm, corpus, tmp_path):
     assert json.loads((tmp_path / "back" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
 
 
-def test_what_it_knows_helps_where_counted_words_cannot(minilm, tmp_path, call):
+def test_what_it_knows_helps_where_counted_words_cannot(minilm, tmp_path, cli):
     """No test example has a word of the training examples but those that all share."""
     pytest.importorskip("sklearn", reason="needs the extra linear")
     for split, which in (("train", slice(8)), ("test", slice(8, 16))):
@@ -101,8 +101,8 @@ def test_what_it_knows_helps_where_counted_words_cannot(minilm, tmp_path, call):
     (tmp_path / "topics.yaml").write_text(yaml.safe_dump(values))
     words = ["compare", f"minilm={minilm}", "random", "--base", "linear", "--task", tmp_path / "topics.yaml"]
     options = ["--seeds", 1, "--learning-rates", "3e-4"]
-    code, said = call(*words, "--to", tmp_path / "answer", *options)
-    assert code == 0, said
+    result = cli(*words, "--to", tmp_path / "answer", *options)
+    assert result.code == 0, result.err
     scores = {"minilm": [], "random": [], "linear": []}
     for run in read_results(tmp_path / "answer" / "results.json").runs:
         scores[run.arm].append(run.score)

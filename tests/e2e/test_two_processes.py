@@ -149,7 +149,6 @@ def test_two_processes_of_four_devices_end_like_one_of_eight(hosts):
     losses = [[line.get("loss", line.get("valid_loss")) for line in run.read_metrics()] for run in (one, two)]
     assert len(losses[0]) == 9 and losses[1] == pytest.approx(losses[0], rel=1e-5)
     ends = [checkpoint.load_newest(run.checkpoints, set_aside=False) for run in (one, two)]
-    assert ends[0] and ends[1]
     for name, weight in ends[0][0].parameters.items():
         assert np.abs(weight - ends[1][0].parameters[name]).max() < 1e-4 * max(np.abs(weight).max(), 0.02), name
 

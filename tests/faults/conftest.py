@@ -1,7 +1,5 @@
 """What tests of faults share: a configuration of some steps, a good model folder to spoil, and a made-up bucket."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

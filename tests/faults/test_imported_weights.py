@@ -238,8 +238,6 @@ def test_shards_that_are_not_here_are_counted(folder):
 
 # ---- pickled weights -----------------------------------------------------------------------------------------------
 
-State = dict[str, torch.Tensor]
-
 
 def pickled_folder(folder, state, name="pytorch_model.bin", **how):
     (folder / "model.safetensors").unlink(missing_ok=True)
@@ -501,7 +499,7 @@ def test_a_roberta_of_fairseq_speaks_as_before(kind, old, how, node, cli, tmp_pa
     assert np.abs(ours - theirs).max() < 1e-4
 
 
-def test_fairseqs_dictionary_becomes_the_tokenizer(tokenizer, node, cli, config_file, tmp_path):
+def test_fairseqs_dictionary_becomes_the_tokenizer(tokenizer, node, cli, tmp_path):
     """A dictionary is in the order of its counts, GPT-2's numbers are not."""
     model = json.loads((Path(tokenizer) / "tokenizer.json").read_text())["model"]
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]

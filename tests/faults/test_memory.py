@@ -314,7 +314,6 @@ def test_a_dry_run_changes_no_number(config, store, keys):
                 require_same(before, engine.read())
                 assert engine.at_once == AtOnce() and before.step == step
             found = engine.step(loader.batches(step), 1e-3)
-            assert found
             stats.append((float(found.loss_sum), float(found.grad_norm)))
         ends.append((engine.read(), stats))
     (plain, losses), (after, same) = ends

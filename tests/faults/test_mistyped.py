@@ -10,11 +10,11 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import fsspec
 import pytest
+from loopback import serving
 
 from maskwright.config import recipes
 from maskwright.config.foreign_names import COMMANDS
@@ -282,7 +282,7 @@ def test_mistakes_are_told_with_their_cure(cli, config_file, words, says, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_package_that_is_not_installed_is_named(cli, monkeypatch, tmp_path):
+def test_a_package_that_is_not_installed_is_named(cli, monkeypatch):
     """adlfs is not among ours; s3fs and gcsfs are, in extras."""
     for package, scheme, says in (
         ("adlfs", "abfs", "abfs:// needs the package adlfs. Fix: pip install adlfs"),
@@ -324,15 +324,11 @@ def test_an_untrusted_certificate_is_no_missing_file(cli, tmp_path):
     subprocess.run([openssl, *words, "-keyout", "key", "-out", "cert"], cwd=tmp_path, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"https://127.0.0.1:{server.server_address[1]}"
+    with serving(http.server.SimpleHTTPRequestHandler, context) as address:
         for command in (("data", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
             result = cli(*command)
             assert (result.code, "CERTIFICATE_VERIFY_FAILED" in result.error) == (1, True), result.err
             assert "set SSL_CERT_FILE if the network has its own certificates" in result.error
-        server.shutdown()
 
 
 def test_a_public_bucket_without_keys_has_an_address_with_https(cli, tmp_path, monkeypatch):

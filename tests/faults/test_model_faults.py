@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +21,6 @@ from maskwright.model.initial import initial_parameters
 from maskwright.text.tokenizer import load_tokenizer
 
 WEIGHTS = "model.safetensors"
-
-
-Refused = Callable[[], list[str]]
 
 
 @pytest.fixture
@@ -161,7 +157,7 @@ def test_a_tensor_in_two_parts_is_refused(refused, folder):
     assert "is in two of its files" in refused()[0]
 
 
-def test_a_file_much_larger_than_the_model_is_not_read(cli, folder, tmp_path):
+def test_a_file_much_larger_than_the_model_is_not_read(cli, folder):
     """100 GB that take no room on disk, under a header that describes them truly."""
     size = 100_000_000_000
     (folder / WEIGHTS).write_bytes(raw({"a": tensor(0, size, [size // 4])}))

@@ -210,7 +210,7 @@ def test_processes_that_ask_at_once_bring_each_file_once(store, cache):
     assert len(fetched) == len({*fetched}) == len([name for name in files(store.location) if name != "manifest.json"])
 
 
-def test_cloud_storage_that_fails_now_and_then(gcs, store, tmp_path):
+def test_cloud_storage_that_fails_now_and_then(gcs, store):
     gcs.fault(".*", 503)
     remote.push(store.location, "gs://bucket/stores/one")
     gcs.fault(".*", 429)
@@ -223,7 +223,7 @@ def test_cloud_storage_that_fails_now_and_then(gcs, store, tmp_path):
     assert "stores/two/manifest.json" not in gcs.files("bucket")
 
 
-def test_s3(store, monkeypatch, tmp_path):
+def test_s3(store, monkeypatch):
     pytest.importorskip("s3fs", reason="needs the extra s3")
     server = pytest.importorskip("moto.server", reason="needs moto").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()

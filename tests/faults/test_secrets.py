@@ -72,7 +72,7 @@ def test_a_store_and_a_run_of_text_behind_a_password(mine, tokenizer):
     mine.run("export", "run", "--to", "model")
 
 
-def test_reports_of_text_behind_a_password(mine, tokenizer):
+def test_reports_of_text_behind_a_password(mine):
     for name in ("latin.txt", "stories.txt"):
         told = mine.run("data", "audit", f"{ADDRESS}/{name}{SIGNED}", "--json")
         assert "host.example" in told or name == "stories.txt"
@@ -97,7 +97,7 @@ def test_errors_that_quote_an_address(path, code, words, mine, tokenizer):
     assert not (mine.folder / "store").exists()
 
 
-def test_addresses_where_only_folders_belong(mine, tokenizer):
+def test_addresses_where_only_folders_belong(mine):
     secret = f"s3://me:{PASSWORD}@bucket/x?token={QUERY}"
     write_config(mine.folder / "given.yaml", secret)
     for command in (
@@ -170,7 +170,7 @@ def test_a_comment_of_the_configuration(mine, tokenizer):
     )
 
 
-def test_an_error_in_the_middle_of_a_run(mine, tokenizer, monkeypatch):
+def test_an_error_in_the_middle_of_a_run(mine):
     from maskwright.run.directory import RunDirectory, Status
 
     directory = RunDirectory(str(mine.folder))

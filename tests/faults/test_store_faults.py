@@ -4,7 +4,6 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,9 +68,6 @@ def put(path, place, value, kind="<u2"):
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
-
-
-Spoil = Callable[[Path], object]
 
 
 def in_place_of_a_shard(make):

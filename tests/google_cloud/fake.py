@@ -7,8 +7,6 @@ Accepted is what the documents accept (judge.py). What they do not say (what mus
 states follow) is written by hand here, from the public documentation; nothing of it was compared with Google itself.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil
@@ -43,12 +41,11 @@ class Fault:
     times: int
     lost: bool
     reason: str
-    details: list[Any]
 
     def answer(self) -> None:
         if self.code == 0:
             raise Dropped
-        raise Refused(self.message, self.code, self.status, self.reason, self.details)
+        raise Refused(self.message, self.code, self.status, self.reason)
 
 
 @dataclass
@@ -129,11 +126,10 @@ class Cloud:
         *,
         lost: bool = False,
         reason: str = "",
-        details: list[Any] | None = None,
     ) -> None:
         """The next `times` calls whose method id ("compute.disks.insert", "terraform.google_compute_disk.create")
         (or `METHOD NAME`) matches are answered with the error; `code` 0: with nothing. `lost`: it is done anyway."""
-        self.faults.append(Fault(method, code, status, message, times, lost, reason, details or []))
+        self.faults.append(Fault(method, code, status, message, times, lost, reason))
 
     def deny(self, *permissions: str) -> None:
         """As if the caller lacked them ("compute.disks.create"); `cloud.denied.clear()` grants all again."""

@@ -5,8 +5,6 @@ and JobSet. It is there while the fake cloud has the cluster. Deployments are av
 runs fill.py for real, in a folder for the disk, where `cluster.runs` is set.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ They say which methods there are, where their parameters go, and what a body may
 which fields must be there or exclude one another, is written by hand in the fakes of the services.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field
@@ -59,44 +57,6 @@ class Refused(Exception):
         errors = [{"message": str(self), "domain": "global", "reason": self.reason}]
         error = {"code": self.code, "message": str(self), "status": self.status, "errors": errors}
         return {"error": error | ({"details": self.details} if self.details else {})}
-
-
-@dataclass
-class Request:
-    """A call that the documents allow. `name` is the path without version: "projects/p/zones/z/disks/d"."""
-
-    api: Api
-    method: dict[str, Any]
-    name: str
-    path: dict[str, str]
-    query: dict[str, str] = field(default_factory=dict)
-    lists: dict[str, list[str]] = field(default_factory=dict)
-    body: dict[str, Any] = field(default_factory=dict)
-    base: str = ""
-
-    @property
-    def id(self) -> str:
-        return str(self.method["id"])
-
-    @property
-    def verb(self) -> str:
-        return self.id.rsplit(".", 1)[1]
-
-    @property
-    def key(self) -> str:
-        """Of the resource in the fake's world."""
-        return f"{self.api.name}/{self.name}"
-
-
-@cache
-def api(name: str, version: str) -> Api | None:
-    """None when there is no such document. Compute's takes 40 ms to read, so each is read once, when it is needed."""
-    try:
-        folder = files("googleapiclient") / "discovery_cache" / "documents"
-    except ModuleNotFoundError:
-        pytest.skip("needs google-api-python-client (Google's discovery documents)")
-    file = folder / f"{name}.{version}.json"
-    return Api(json.loads(file.read_text())) if file.is_file() else None
 
 
 class Api:
@@ -225,6 +185,44 @@ class Api:
                     f"Invalid JSON payload received. Unknown name \"{name}\" at '{where}': Cannot find field."
                 )
             self._check(inner, one, f"{where}.{name}" if where else name, response=response)
+
+
+@dataclass
+class Request:
+    """A call that the documents allow. `name` is the path without version: "projects/p/zones/z/disks/d"."""
+
+    api: Api
+    method: dict[str, Any]
+    name: str
+    path: dict[str, str]
+    query: dict[str, str] = field(default_factory=dict)
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+    base: str = ""
+
+    @property
+    def id(self) -> str:
+        return str(self.method["id"])
+
+    @property
+    def verb(self) -> str:
+        return self.id.rsplit(".", 1)[1]
+
+    @property
+    def key(self) -> str:
+        """Of the resource in the fake's world."""
+        return f"{self.api.name}/{self.name}"
+
+
+@cache
+def api(name: str, version: str) -> Api | None:
+    """None when there is no such document. Compute's takes 40 ms to read, so each is read once, when it is needed."""
+    try:
+        folder = files("googleapiclient") / "discovery_cache" / "documents"
+    except ModuleNotFoundError:
+        pytest.skip("needs google-api-python-client (Google's discovery documents)")
+    file = folder / f"{name}.{version}.json"
+    return Api(json.loads(file.read_text())) if file.is_file() else None
 
 
 def _check_string(schema: dict[str, Any], value: Any, where: str, response: bool) -> None:

@@ -9,8 +9,6 @@ Form: block = {"attributes": {name: [flags, type, words]}, "blocks": {name: [nes
 r(equired), o(ptional) and c(omputed); max 0 is no limit; a type is Terraform's JSON of it; without words any go.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

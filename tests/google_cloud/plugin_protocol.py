@@ -6,8 +6,6 @@ compiler, no generated code. Names and numbers are the protocol's
 Terraform speaks plainly, without a certificate for the socket, when TF_DISABLE_PLUGIN_TLS is set.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

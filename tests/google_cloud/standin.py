@@ -8,8 +8,6 @@ REPLACES and REFUSED are read from the provider's public documentation by hand, 
 uses, because the bindings do not hold them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

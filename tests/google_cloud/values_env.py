@@ -1,7 +1,5 @@
 """values.env as the older set-up had it at two commits, which its users have copies of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 DEFAULTS = {

@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from conftest import small_config
 from ended_runs import metrics, require_same, require_same_ends, state
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
@@ -38,8 +36,6 @@ from maskwright.tasks.start.changes import require_before_decay
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
-
-Config = Callable[..., RunConfig]
 
 
 def stopped_after(steps, config, run):

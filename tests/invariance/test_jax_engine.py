@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ pytest.importorskip("jax", reason="needs the extra jax")
 import jax
 from reference import parity
 
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError, MaskwrightError, StoppedEarly
 from maskwright.data.loader import Loader
 from maskwright.engines.base import TrainState
@@ -29,7 +27,6 @@ from maskwright.training.stop import StopRequest
 
 parity.use_virtual_devices()
 
-Make = Callable[..., RunConfig]
 JAX = {"engine.kind": "jax"}
 RATE = 1e-3
 
@@ -45,7 +42,6 @@ def make(kind, config, store, **keys):
 
 def loss_of(engine, batches):
     stats = engine.step(batches, RATE)
-    assert stats is not None
     return float(stats.loss_sum) / float(stats.weight)
 
 
@@ -248,7 +244,7 @@ def test_only_the_ratio_of_weights_counts(kind, config, store):
 # ---- faults -------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_step_that_is_not_finite_nothing_changes(config, store, tmp_path, monkeypatch):
+def test_after_a_step_that_is_not_finite_nothing_changes(config, tmp_path, monkeypatch):
     """The device runs ahead: what is bad is found at the next log line, named by its step, and has changed nothing."""
     batch = Loader.batch
 

@@ -45,7 +45,6 @@ def test_a_run_on_a_mixture_stops_and_goes_on_with_the_same_bits(stores, tmp_pat
     assert last["valid_loss"] == last["valid_one_loss"] == last["valid_two_loss"]
     assert "mixture: " in capsys.readouterr().err
     trained = load_model(str(stopped))
-    assert trained.run is not None
     found = evaluate(trained, TokenStore(trained.run.train.location), max_rows=8)
     assert found.loss == pytest.approx(last["valid_one_loss"], abs=5e-3)  # in bf16
     card = model_card(trained, 0.0)

@@ -5,9 +5,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -82,9 +80,6 @@ def records(tmp_path):
         else:
             (folder / f"{number}.jsonl").write_text(lines)
     return folder
-
-
-Files = Callable[[str], Path]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import shlex
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ from safetensors.numpy import load_file, save_file
 
 from maskwright.cli.main import run as command
 from maskwright.config.places import absolute
-from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.data.prepare.driver import prepare
@@ -32,7 +30,6 @@ from maskwright.tasks.start.changes import noted
 from maskwright.tasks.start.opened import _require_same_keys
 from maskwright.text.sources import Sources
 
-Config = Callable[..., RunConfig]
 SHORT = {"schedule.steps": 2, "schedule.warmup_steps": 0, "evaluation.every_steps": None}
 
 
@@ -64,7 +61,6 @@ def test_the_printed_command_trains_the_same_model(begins, base, config, tmp_pat
     words = shlex.split(line.replace("config.yaml", str(tmp_path / "config.yaml")))[1:]
     assert command([str(tmp_path / "again") if word == "NEW" else word for word in words]) == 0
     assert read(str(tmp_path / "again")).saved == child.saved
-    assert child.record
     origins = ["--from", f"{origin}@2"] if origin else []
     assert child.record.command("config.yaml", "NEW") == [words[0], "config.yaml", "--run", "NEW", *origins]
 

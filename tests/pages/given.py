@@ -1,8 +1,6 @@
 """What a test puts into the empty directory before it executes a page: in place of the reader's own files, and of what
 the page downloads."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

@@ -1,7 +1,5 @@
 """A Google Cloud for a page: the made-up one of the cloud tests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """Made-up notes about six subjects, and single sentences labelled with their subject: what a model learns of the notes
 (which words go together) is what the labels are about."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 

@@ -18,8 +18,6 @@ command ends with; `seconds N`: how long each command may take; `file NAME`.
 A block that cannot be executed is preceded by `<!-- not executed: the reason -->`.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One shell for a page, in which `maskwright` is forked from a process that has torch already (see `warm`)."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """A TPU slice for a page: two hosts with Ubuntu 22.04, which are folders of this machine."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import sys

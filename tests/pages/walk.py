@@ -1,7 +1,5 @@
 """A page, walked: its blocks in order, in one shell."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -39,7 +39,7 @@ def test_torch_and_jax_give_the_same_numbers(store, config, row):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ultrabert", "nomic_bert"])
-def test_an_update_by_muon_of_grouped_queries_and_of_a_head_is_that_of_torch(store, config, kind):
+def test_an_update_by_muon_of_grouped_queries_and_of_a_head_is_that_of_torch(config, kind):
     """Keys and values have fewer rows than queries; each is moved by itself. NomicBERT has token types beside them."""
     run = config(**{"optimizer.kind": "muon", "engine.kind": "jax", "engine.dtype": "fp32"})
     engine = JaxEngine(SHAPES[kind], run.optimizer, run.engine, seed=0)

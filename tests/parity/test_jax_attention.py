@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")
 jax.config.update("jax_platforms", "cpu")
@@ -13,8 +12,6 @@ import jax.numpy as jnp  # noqa: E402
 
 from maskwright.model.jax import attention as attention_jax  # noqa: E402
 from maskwright.model.jax.attention import attention, choose_way, dense  # noqa: E402
-
-Floats = NDArray[np.float64]
 
 
 def oracle(q, k, v, segments, seen, window):

@@ -40,7 +40,6 @@ class Run:
             weights.finish = lambda: finish() * torch.inf
         stats = self.engine.step(batches, 2e-3)
         weights.finish = finish
-        assert stats
         self.losses.append(float(stats.loss_sum) / float(stats.weight))
         self.norms.append(float(stats.grad_norm))
 

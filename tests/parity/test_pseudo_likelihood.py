@@ -8,13 +8,11 @@ import pytest
 import torch
 import transformers
 from finetuned import save_model
-from numpy.typing import NDArray
 from tokenizer_kinds import with_declared
 from torch import Tensor
 
 from maskwright.config.pretraining import EngineSection
 from maskwright.engines.base import AtOnce
-from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.passes import Passes
 from maskwright.engines.torch.processes import Peers
 from maskwright.model.config import ModelConfig
@@ -26,7 +24,6 @@ from maskwright.text.vocabulary import read_vocabulary
 LENGTHS = np.array([1, 2, 30, 7, 7, 3, 1, 12, 29, 5, 5, 5, 18])
 OFTEN = 9
 """An id that the models like and the texts have often, so that some labels are the likeliest."""
-Ints = NDArray[np.int64]
 
 
 def random_model(tokenizer, architecture):
@@ -115,7 +112,6 @@ def test_ranks_share_batches_out_and_compute_none_twice(tokenizer, monkeypatch, 
     model = random_model(tokenizer, "roberta")
     batches = list(task.MaskedCopies.of(texts(model.vocabulary), LENGTHS, model.vocabulary).batches())[:count]
     scorer = task.open_scorer(model, EngineSection(device="cpu", threads=1))
-    assert isinstance(scorer, TorchEngine)
     expected = scorer.evaluate(batches), *scorer.log_probs(batches)
     forward, computed, of_ranks = Passes.forward, list[object](), (list[Tensor](), list[Tensor]())
     monkeypatch.setattr(Passes, "forward", lambda *given: computed.append(given) or forward(*given))

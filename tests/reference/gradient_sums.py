@@ -1,8 +1,6 @@
 """One of several processes that sum random gradients, and compare each result with the slow way: all leaves in numpy,
 added two by two as the tree says. Started by `tests/invariance/test_sums.py` with `env://` variables."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

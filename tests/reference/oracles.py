@@ -1,8 +1,6 @@
 """Slow, obvious versions: one number at a time, in plain Python, written from the descriptions rather than from the
 code."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

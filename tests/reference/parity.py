@@ -3,8 +3,6 @@
 `parity_rows.py` names the options. `benchmarks/parity.py` prints what `compare` finds.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

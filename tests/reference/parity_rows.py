@@ -4,8 +4,6 @@ Options that only decide what both engines are fed (masking, packing, rates) sha
 costs a compilation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 ROWS: dict[str, dict[str, Any]] = {

@@ -1,7 +1,5 @@
 """What `data prepare` makes of a text, document by document and with everything in memory."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a store holds, document by document."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -200,7 +200,7 @@ def test_parquet_and_web_archives_keep_their_own_encoding(tmp_path):
     assert sources.notes == [f"{path} is read as UTF-8, as all Parquet, Arrow, MDS and WARC is, not as cp1252"]
 
 
-def test_a_run_remembers_its_encoding_only_where_it_has_one(tmp_path):
+def test_a_run_remembers_its_encoding_only_where_it_has_one():
     def config(**data):
         values = {"data": {"train": "a.csv", **data}, "model": {"init_from": "m"}}
         return build_finetune_config(values, "x.yaml").digest()

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,6 @@ from drawn import cases
 from fairseq_files import write_index
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from original_epochs import write_epoch
 from pyarrow import ipc, parquet
 from reference.stored import documents_of
@@ -50,7 +48,6 @@ from maskwright.text.parts import cut
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary, token_ids, token_strings
 
-Documents = list[NDArray[np.int64]]
 ALL = ConvertOptions(valid_fraction=0.0)
 
 
@@ -396,7 +393,6 @@ def test_a_folder_of_another_tool_is_no_store_but_has_a_way(arrow_folder, tmp_pa
 # ---- broken files ----------------------------------------------------------------------------------------------------
 
 
-Damage = Callable[[Path], object]
 FAR = struct.pack("<q", 1 << 40)
 
 

@@ -1,7 +1,6 @@
 """Held-out sets of a run: stores of their own, by name, and stores made from given files."""
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from conftest import documents, prepared
 
 import maskwright
 from maskwright.cli.main import run
-from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.pretraining import build_config
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.store import TokenStore
@@ -24,8 +23,6 @@ from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 from maskwright.training import checkpoint
-
-Config = Callable[..., RunConfig]
 
 
 def text(path, count, seed):

@@ -384,7 +384,7 @@ def test_a_mapping_is_for_files_with_class_names_and_others(of_names, tmp_path):
     assert {one.labels for one in found.train} == {(), ("Zorn",), ("Zorn", "Freude")}
 
 
-def test_labels_of_a_model_without_names_are_places(tmp_path):
+def test_labels_of_a_model_without_names_are_places():
     numbered, reading = ("LABEL_0", "LABEL_1"), Reading(LabelledData(train="x"), SINGLE)
     numbers = [Example("a", 1, labels=("1",)), Example("a", 2, labels=("LABEL_0",))]
     assert [one.labels[0] for one in in_terms_of(numbered, numbers, reading)] == ["LABEL_1", "LABEL_0"]

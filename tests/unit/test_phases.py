@@ -1,13 +1,11 @@
 """Phases: where they end, what they change, and which rows each one reads."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from conftest import small_config
 from reference import oracles
 
-from maskwright.config.pretraining import RunConfig, build_config, stage_at
+from maskwright.config.pretraining import build_config, stage_at
 from maskwright.core.errors import ConfigError
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
@@ -19,8 +17,6 @@ from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.models.runs import model_at
 from maskwright.tasks.pretrain.run import pretrain
-
-Config = Callable[..., RunConfig]
 
 
 def build(phases, **keys):

@@ -29,7 +29,7 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.monitor.status import RunReport
 from maskwright.report import background, configuration, curves, incidents, training
 from maskwright.report.curves import COLUMNS, Curve, Level, Panel, stack, thinned
-from maskwright.report.document import Code, Drawing, Facts, Folded
+from maskwright.report.document import Code, Facts, Folded
 from maskwright.report.page import contents, write
 from maskwright.report.run import RecordedRun, read, read_all
 from maskwright.tasks.measure import held_out
@@ -119,14 +119,14 @@ def test_the_page_says_what_the_run_recorded(folder, tmp_path):
     assert all(key in page.text for key in differing) and "optimizer.beta1" in page.text
 
 
-def test_the_command_writes_a_page_of_several_runs(folder, tmp_path, call):
+def test_the_command_writes_a_page_of_several_runs(folder, tmp_path, cli):
     other = tmp_path / "else" / "run"
     shutil.copytree(folder, other)
     record = json.loads((other / "config.resolved.json").read_text())
     record["config"] |= {"optimizer.learning_rate": 0.5, "optimizer.weight_decay": 0.010000001, "seed": 3}
     (other / "config.resolved.json").write_text(json.dumps(record))
     out = tmp_path / "out.html"
-    assert call("report", folder, other, "--to", out)[0] == 0
+    assert cli("report", folder, other, "--to", out).code == 0
     said = Page(out.read_text()).text
     assert "Keys in which the runs differ" in said and "optimizer.learning_rate0.0030.5" in said
     assert "optimizer.weight_decay0.010.010000001" in said and "seed03" in said
@@ -160,7 +160,7 @@ def test_a_copy_of_an_unfinished_run_says_how_far_it_is(folder):
         assert share in str(contents([copied]))
 
 
-def test_what_is_no_run_is_one_line_and_exit_2(folder, tmp_path, call):
+def test_what_is_no_run_is_one_line_and_exit_2(folder, tmp_path, cli):
     (tmp_path / "empty").mkdir()
     (tmp_path / "compared").mkdir()
     (tmp_path / "compared" / "compare.json").write_text("{}")
@@ -178,8 +178,8 @@ def test_what_is_no_run_is_one_line_and_exit_2(folder, tmp_path, call):
         ((folder, "--to", tmp_path / "none" / "page.html"), f"{tmp_path}/none: there is no such"),
         ((folder, "--to", tmp_path / "compared.html"), "compared.html: is a folder"),
     ):
-        code, told = call("report", *words, *([] if "--to" in words else ["--to", page]))
-        assert (code, told.count("\n")) == (2, 1) and said in told and ". Fix: " in told
+        result = cli("report", *words, *([] if "--to" in words else ["--to", page]))
+        assert (result.code, result.err.count("\n")) == (2, 1) and said in result.error
     assert not page.exists() and not (tmp_path / "none").exists()
 
 
@@ -355,7 +355,6 @@ def test_the_printed_command_makes_exactly_the_same_configuration(given, changed
     record = made_record("finetune" if finetuning else "pretrain", made)
     run = recorded("r", [], record=record, config_text=base)
     code, *folded = configuration.how_to_repeat(run)
-    assert isinstance(code, Code)
     words = shlex.split(code.text.splitlines()[0])
     of_kind = ["finetune" if finetuning else "pretrain", "nano" if given == "nano" else "config.yaml"]
     assert words[1:5] == [*of_kind, "--run", "NEW"]
@@ -407,7 +406,6 @@ def test_a_card_says_languages_where_they_were_counted():
         totals = {"documents": 3, "tokens": 9}
         card = {"kind": "text", "sources": [{"splits": {"train": totals, "valid": totals}, "languages": known}]}
         (facts, *_) = background.data(recorded("one", [], card=card))
-        assert isinstance(facts, Facts)
         told = dict(facts.rows).get("Languages")
         assert told is said is None or (told or "").startswith(said or "nothing")
         assert any(line.startswith("languages: ") for line in background.in_short(card)) == bool(known)
@@ -418,7 +416,6 @@ def test_several_runs_have_marks_of_their_own_colours():
     happened += [{"event": "started", "step": step, "attempt": 1 + step // 100} for step in (0, 100)]
     runs = [recorded(name, LOGGED, history=happened) for name in ("one", "two")]
     (drawn, *_) = training.curves(runs)
-    assert isinstance(drawn, Drawing)
     page = Page(drawn.html)
     marks = {line["class"] for line in page.all("line") if "tick" in (line.get("class") or "")}
     assert marks == {f"tick {kind} own s{place}" for kind in ("started", "spiked") for place in (0, 1)}

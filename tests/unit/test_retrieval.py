@@ -217,7 +217,6 @@ def plain_tf_idf(passages, query):
 @pytest.mark.parametrize(("arm", "plainly"), [("bm25", plain_bm25), ("linear", plain_tf_idf)])
 def test_lexical_arms_are_their_formulas(arm, plainly, tmp_path):
     config = read_task_config(str(collection_in(tmp_path)))
-    assert isinstance(config, RetrievalConfig)
     collection = read_collection(config.data, 3)
     task = RetrievalTask("places", "", config, collection, {})
     runs = LexicalRuns(task, arm)

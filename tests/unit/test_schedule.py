@@ -1,6 +1,5 @@
 """Learning rates over a run beside those of transformers, epochs, and digests that stay what they were."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -9,13 +8,12 @@ import torch
 from transformers import get_scheduler
 
 from maskwright.config.finetuning import build_finetune_config, read_finetune_config
-from maskwright.config.pretraining import RunConfig, build_config, read_config
+from maskwright.config.pretraining import build_config, read_config
 from maskwright.config.recipes import names as recipes
 from maskwright.core.errors import ConfigError
 from maskwright.tasks.pretrain.prepare import prepare_run
 
 PEAK, STEPS, BENT = 3e-3, 300, {"power": 2.5}
-Config = Callable[..., RunConfig]
 
 
 def theirs(name, warmup_steps, **options):

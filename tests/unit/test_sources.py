@@ -5,16 +5,15 @@ import gzip
 import json
 import lzma
 import random
-import threading
 import tracemalloc
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from loopback import Handler, serving
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError
@@ -226,7 +225,7 @@ def test_fsspec_locations_are_read():
 
 
 def test_a_web_address_of_unknown_size_is_read():
-    class Silent(BaseHTTPRequestHandler):
+    class Silent(Handler):
         """Answers without the size, as servers do for what they make while they send it."""
 
         def do_GET(self):
@@ -234,16 +233,12 @@ def test_a_web_address_of_unknown_size_is_read():
             self.end_headers()
             self.wfile.write(b"One.\nTwo.\n" if "full" in self.path else b"")
 
-        def log_message(self, *_): ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address, faults = f"http://127.0.0.1:{server.server_port}", list[Fault]()
+    with serving(Silent) as address:
+        faults = list[Fault]()
         addresses = [f"{address}/full.txt", f"{address}/void.txt"]
         sources = Sources(addresses, layout="lines", on_bad_input="skip", on_fault=faults.append)
         assert [document.text for document in sources] == ["One.", "Two."]
         assert [(fault.kind, fault.where) for fault in faults] == [("empty_file", f"{address}/void.txt")]
-        server.shutdown()
 
 
 def test_records_without_text_are_counted(tmp_path):
@@ -364,7 +359,7 @@ def test_zstd_of_any_window_in_several_frames_is_read(tmp_path):
         assert fails(path, layout="lines").startswith("FILE:3: is cut short or damaged")
 
 
-def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path, monkeypatch):
+def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one\n")
 

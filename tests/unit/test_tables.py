@@ -24,8 +24,6 @@ from maskwright.text.tables import open_table
 ONE = "the old bridge; over the river: was closed | again in spring"
 TWO = 'she said "no, never" and he left,\nbefore the long summer — had begun at last'
 HUGE = "one word more than nine of them are in here " * 4_000
-Found = list[tuple[str, int]] | str
-"""(text, line or record) of each record, or the error as `where: what`, with FILE for the file."""
 
 
 def as_text(path, columns):
@@ -46,6 +44,7 @@ def as_evaluation(path, _):
 
 
 def answer(read, path, columns):
+    """(text, line or record) of each record, or the error as `where: what`, with FILE for the file."""
     try:
         return [(" ".join(text.split()), line) for text, line in read(path, columns)]
     except SourceError as error:

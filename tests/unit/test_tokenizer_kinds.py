@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -47,7 +46,6 @@ from maskwright.text.tokenizer import FILES, copy_tokenizer, inspect_tokenizer, 
 from maskwright.text.trim import trim_tokenizer
 from maskwright.text.vocabulary import read_vocabulary, token_ids, token_strings
 
-Folder = Callable[[str], str]
 # (kind, begin and end of a row, ids of bos, pad, eos, unk; mask)
 EXPECTED = {
     "roberta": ("byte_level_bpe", "<s>", "</s>", (0, 1, 2, 3), "<mask>"),

@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -27,7 +26,6 @@ from maskwright.text.tokenizer import (
 from maskwright.text.tokenizer_faults import faults, unreachable_tokens
 from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 
-Folder = Callable[[str], str]
 TEXTS = ["The old fox saw <mask> letters.", " two  spaces\n\tand a tab", "[MASK] and [CLS] ##ing", ""]
 TEXTS += ["Größe, naïve 東京 🙂 e\u0301 I'll DON'T 3.14"]
 

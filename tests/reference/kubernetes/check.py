@@ -4,8 +4,6 @@ wrong type, a word that is not one of those allowed and a missing required field
 A schema is `type`, `enum`, `required`, `properties`, `items`, `values` (of a map) and `ref`; without any, all goes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

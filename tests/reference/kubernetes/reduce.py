@@ -8,8 +8,6 @@ The first holds the OpenAPI definitions of Kubernetes 1.37; the second is genera
 of which only the JobSet that it is built on is taken.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re
