@@ -195,9 +195,12 @@ def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
         ("good ❤️ 👩‍👩‍👧", "wordpiece", True, ""),
         ("می‌روم به خانه", "wordpiece", False, "which becomes میروم: words that differ in nothing else become one"),
         ("می‌روم به خانه", "unigram", False, ""),
+        ("CCc1ccccc1Cl c1cc[nH]c1C CCO", "wordpiece", True, "67% of the words have capitals inside, such as"),
+        ("CCc1ccccc1Cl c1cc[nH]c1C CCO", "wordpiece", False, ""),
+        ("The two of IBM said: my iPhone is ours by law now", "wordpiece", True, ""),
     ],
 )
-def test_marks_that_a_tokenizer_drops_are_warned_of(
+def test_marks_and_capitals_that_a_tokenizer_drops_are_warned_of(
     words: str, kind: Any, lowercase: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where it is trained, in the audit and in a store's preparation."""
@@ -208,7 +211,7 @@ def test_marks_that_a_tokenizer_drops_are_warned_of(
     train_tokenizer(sources, folder, kind=kind, vocab_size=small, lowercase=lowercase)
     audit([str(text)], tokenizer=folder)
     prepare(Request(sources, folder, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2)))
-    warned = [line for line in capsys.readouterr().err.splitlines() if "drops vowel signs" in line]
+    warned = [line for line in capsys.readouterr().err.splitlines() if "differ in nothing else" in line]
     assert len(warned) == 3 * bool(said) and all(said in line for line in warned)
 
 
