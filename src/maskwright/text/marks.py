@@ -43,8 +43,8 @@ def warn_of_dropped_marks(where: str, normalizer: Any, texts: Iterable[str]) -> 
         warn(f"{line}; {WITH_JOINERS if _marks(joined) == _marks(changed[word]) else CASED}")
     cased = [word for word in words if CAPITAL_INSIDE.search(word)] if normalizer.normalize_str("A") == "a" else []
     if (lowered := sum(words[word] for word in cased)) > MANY * words.total():
-        line = f"{where}: lowers the case, and {lowered / words.total():.0%} of the words have capitals inside, such as "
-        line += f"{max(cased, key=lambda word: words[word])[:30]}, as in formulas or code"
+        line = f"{where}: lowers the case, and {lowered / words.total():.0%} of the words have capitals inside, as "
+        line += f"{max(cased, key=lambda word: words[word])[:30]} does: formulas or code"
         warn(f"{line}: words that differ in nothing else become one; {CASED}")
 
 
