@@ -160,7 +160,7 @@ def test_too_much_of_too_little_text_is_doubted(config, monkeypatch):
     ready.store.manifest["options"]["valid_files"] = 1  # a chromosome
     assert ready.warnings()[0].endswith("too few to compare runs by: name more files as --valid-files")
     monkeypatch.setattr(warnings, "SEQUENCE_ENDINGS", ("", ".txt"))  # as FASTA: its rows count
-    assert unusual_data(1, ready.held_out, seq_len=512) and unusual_data(1, ready.held_out, seq_len=8) == []
+    assert unusual_data({}, ready.held_out, seq_len=512) and unusual_data({}, ready.held_out, seq_len=8) == []
 
 
 def test_short_documents_and_words_that_masks_do_not_see_are_told(config, tmp_path):

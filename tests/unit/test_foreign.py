@@ -521,7 +521,8 @@ def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents, tokenizer, 
         (["a.zarr"], "export the cache"),
         (["a.tfrecord"], "prepare the text that its examples were made from"),
         (["a.arrow", "b.parquet"], "several kinds of files: arrow, parquet"),
-        (["a.txt"], "is not a store of a known format"),
+        (["a.txt"], "is not a store of a known format. Fix: name it"),
+        (["a.json", "b.json"], "is not a store of a known format. Fix: save each document's ids as a list"),
     ],
 )
 def test_what_is_refused_says_why(files, said, tokenizer, tmp_path, capsys):

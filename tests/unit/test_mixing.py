@@ -1,5 +1,7 @@
 """Mixtures of stores: which source each row is from, beside a twin that counts row by row."""
 
+import re
+
 import numpy as np
 import pytest
 from conftest import documents, prepared, small_config
@@ -105,6 +107,17 @@ def test_rows_of_a_mixture_are_those_of_its_stores(packing, mixed, store, second
     works = [side.rows.work(np.arange(3)) for side in alone]
     both = whole.rows.work(np.array([0, 1, 2, first, first + 1, first + 2]))
     assert both == tuple(one + two for one, two in zip(*works, strict=True))
+
+
+def test_a_source_read_too_often_is_doubted_by_name(mixed):
+    """The text as a whole is read 30 times, the second source far more often."""
+    whole = loader(mixed({"weight": 1.0}, {"weight": 9.0}))
+    steps = 30 * whole.rows.totals.rows // whole.config.rows_per_step
+    first, *others = prepare_run(mixed({"weight": 1.0}, {"weight": 9.0}, **{"schedule.steps": steps})).warnings()
+    assert re.match(r"the run reads b \d\d\d? times, and BERT read its own 40 .* or its weight$", first)
+    assert not any("run reads" in line for line in others)
+    found = prepare_run(mixed({"weight": 1.0}, {"weight": 1.0}, **{"schedule.steps": 9 * steps})).warnings()
+    assert ", and 1 other above 40 times, and BERT" in found[0]
 
 
 def test_colons_and_alpha(store, second, tmp_path):

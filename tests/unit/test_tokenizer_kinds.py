@@ -188,9 +188,17 @@ def test_bad_requests_to_train(corpus, tmp_path):
         ("good ❤️ 👩‍👩‍👧", "wordpiece", True, ""),
         ("می‌روم به خانه", "wordpiece", False, "which becomes میروم: words that differ in nothing else become one"),
         ("می‌روم به خانه", "unigram", False, ""),
+        (
+            "CCc1ccccc1Cl c1cc[nH]c1C CCO",
+            "wordpiece",
+            True,
+            "67% of the words have capitals inside, as CCc1ccccc1Cl does",
+        ),
+        ("CCc1ccccc1Cl c1cc[nH]c1C CCO", "wordpiece", False, ""),
+        ("The two of IBM said: my iPhone is ours by law now", "wordpiece", True, ""),
     ],
 )
-def test_marks_that_a_tokenizer_drops_are_warned_of(words, kind, lowercase, said, tmp_path, capsys):
+def test_marks_and_capitals_that_a_tokenizer_drops_are_warned_of(words, kind, lowercase, said, tmp_path, capsys):
     """Where it is trained, in the audit and in a store's preparation."""
     text, folder = tmp_path / "text.txt", str(tmp_path / "tokenizer")
     text.write_text("\n".join(" ".join([words] * times) for times in range(2, 32)))
@@ -199,7 +207,7 @@ def test_marks_that_a_tokenizer_drops_are_warned_of(words, kind, lowercase, said
     train_tokenizer(sources, folder, kind=kind, vocab_size=small, lowercase=lowercase)
     audit([str(text)], tokenizer=folder)
     prepare(Request(sources, folder, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2)))
-    warned = [line for line in capsys.readouterr().err.splitlines() if "drops vowel signs" in line]
+    warned = [line for line in capsys.readouterr().err.splitlines() if "differ in nothing else" in line]
     assert len(warned) == 3 * bool(said) and all(said in line for line in warned)
 
 

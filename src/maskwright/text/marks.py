@@ -1,8 +1,9 @@
-"""Marks of letters that a tokenizer drops before it looks for tokens: vowel signs, accents, and the joiners without
-width inside a word. BERT's rules for lower case drop all but these joiners, which its other rules drop."""
+"""What a tokenizer drops of words before it looks for tokens: vowel signs, accents, the joiners without width inside a
+word, and capitals. BERT's rules for lower case drop all but these joiners, which its other rules drop."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -15,12 +16,15 @@ JOINERS = "\u200c\u200d"
 MANY = 0.1
 """Share of words from which there is a warning."""
 SAMPLE_TEXTS, SAMPLE_CHARACTERS = 2_000, 10_000
+CAPITAL_INSIDE = re.compile(r"[a-z].*[A-Z]")
+"""In 0 to 1.4 % of the words of prose and documentation, and 78 % of the formulas of molecules (SMILES)."""
 CASED = "use the tokenizer of a cased model, or train one without --lowercase"
 WITH_JOINERS = "train one with --kind unigram or bpe, which keep joiners"
 
 
 def warn_of_dropped_marks(where: str, normalizer: Any, texts: Iterable[str]) -> None:
-    """Warns if `normalizer`, None or one of `tokenizers`, drops marks in many words of the first texts."""
+    """Warns if `normalizer`, None or one of `tokenizers`, drops marks in many words of the first texts, or capitals
+    that many have behind small letters."""
     if normalizer is None:
         return
     words, read = Counter[str](), 0
@@ -37,6 +41,11 @@ def warn_of_dropped_marks(where: str, normalizer: Any, texts: Iterable[str]) -> 
         line += f"{word}, which becomes {changed[word]}: words that differ in nothing else become one"
         joined = word.translate(dict.fromkeys(map(ord, JOINERS)))
         warn(f"{line}; {WITH_JOINERS if _marks(joined) == _marks(changed[word]) else CASED}")
+    cased = [word for word in words if CAPITAL_INSIDE.search(word)] if normalizer.normalize_str("A") == "a" else []
+    if (lowered := sum(words[word] for word in cased)) > MANY * words.total():
+        line = f"{where}: lowers the case, and {lowered / words.total():.0%} of the words have capitals inside, as "
+        line += f"{max(cased, key=lambda word: words[word])[:30]} does: formulas or code"
+        warn(f"{line}: words that differ in nothing else become one; {CASED}")
 
 
 def _marks(word: str) -> int:

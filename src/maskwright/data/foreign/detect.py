@@ -51,7 +51,10 @@ def _kind(place: str) -> Format:
         return kinds.pop()
     refused = next((why for path in paths for ending, why in REFUSED.items() if path.endswith(ending)), None)
     what = f"holds several kinds of files: {', '.join(sorted(kinds))}" if kinds else "is not a store of a known format"
-    raise InputError(what, where=place, fix=refused or f"name it: --from-format {'|'.join(get_args(Format))}")
+    fix = f"name it: --from-format {'|'.join(get_args(Format))}"
+    if not kinds and all(path.endswith((".json", ".jsonl", ".csv")) for path in paths):
+        fix = "save each document's ids as a list, a row of the column input_ids in a Parquet file"
+    raise InputError(what, where=place, fix=refused or fix)
 
 
 def _paths(places: list[str]) -> list[str]:

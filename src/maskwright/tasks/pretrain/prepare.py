@@ -221,7 +221,10 @@ class PretrainRun:
         lines = lineages.warnings(self.parent, self.config, self.store.fingerprint)
         stores = self.store.stores if isinstance(self.store, Mixture) else [self.store]
         lines += unusual_text(self.config, stores, is_random=self.parent is None and self.base is None)
-        lines += unusual_data(self.loader.epoch(self.config.steps), self.held_out, self.config.data.seq_len)
+        steps = self.config.steps
+        sources = {name: epochs for name, _, epochs in self.loader.sources_read(steps)}
+        read = sources or {"": self.loader.epoch(steps)}
+        lines += unusual_data(read, self.held_out, self.config.data.seq_len)
         return lines + unusual_settings(self.config)
 
     def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:

@@ -93,13 +93,16 @@ def unusual_text(config: RunConfig, stores: Sequence[TokenStore], *, is_random: 
     return lines
 
 
-def unusual_data(epochs: float, held_out: Mapping[str, TokenStore], seq_len: int) -> list[str]:
-    """`epochs`: how often the run reads its text, in rows of `seq_len`. `held_out`: the stores that it is judged by."""
+def unusual_data(epochs: Mapping[str, float], held_out: Mapping[str, TokenStore], seq_len: int) -> list[str]:
+    """`epochs`: how often the run reads each of its stores, by name, in rows of `seq_len`. `held_out`: the stores that
+    it is judged by."""
     lines = []
-    if epochs > MOST_EPOCHS:
+    if often := {name: times for name, times in epochs.items() if times > MOST_EPOCHS}:
+        name = max(often, key=lambda name: often[name])
+        others = f", and {several(len(often) - 1, 'other')} above {MOST_EPOCHS} times" if len(often) > 1 else ""
         lines.append(
-            f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
-            "prepare more text, or lower schedule.steps"
+            f"the run reads {name or 'its text'} {often[name]:,.0f} times{others}, and BERT read its own {MOST_EPOCHS} "
+            f"times: prepare more text, or lower schedule.steps{' or its weight' if name else ''}"
         )
     for name, store in held_out.items():
         documents, part = documents_held_out(store), f" in {name}" if name else ""
