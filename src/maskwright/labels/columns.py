@@ -83,8 +83,8 @@ def roles_of(table: Table, reading: Reading) -> Roles:
         if not fitting:
             raise _no_column("text", "data.text", table, reading)
         text, pair = [fitting[0][0]], fitting[0][1]
-        if others := {*chain(*fitting)} - {None, *fitting[0]}:
-            what = f"has several columns with a usual name for the text: {fitting[0][0]}, {listed([*others])}"
+        if others := [name for name in dict.fromkeys(chain(*fitting)) if name and name not in fitting[0]]:
+            what = f"has several columns with a usual name for the text: {text[0]}, {listed(others)}"
             raise SourceError(what, where=table.header, fix="name one as data.text")
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from maskwright.config.finetuning import LabelledData, Task
@@ -82,6 +82,7 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().translate(_left_out()) or text
 
 
+@lru_cache(maxsize=1 << 14)
 def folded_name(name: str) -> str:
     """A name of a label or group without case, invisible characters, zeros before or `.0` after a whole number, and the
     kind of its separators and accents: what spellings of one name share."""

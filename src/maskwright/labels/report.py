@@ -118,7 +118,7 @@ def shared_groups(splits: Mapping[str, Sequence[Example]]) -> list[str]:
 def odd_targets(splits: Mapping[str, Sequence[Example]], task: Task) -> list[str]:
     """Sentences on files that likely hide their labels, by one answer to everything, and on numbers that likely mark a
     missing one, or are on another scale than the training split's."""
-    lines = []
+    lines: list[str] = []
     for split, examples in splits.items():
         if len(examples) < LEAST_EXAMPLES or split == "train":
             continue
@@ -144,7 +144,7 @@ def odd_targets(splits: Mapping[str, Sequence[Example]], task: Task) -> list[str
 def _odd_numbers(examples: Sequence[Example]) -> list[str]:
     """Sentences on a number that several examples have, below or above all others: far from them, or -1 below others
     from 0 on that are not 0 and 1 alone."""
-    values, lines = np.array([example.value for example in examples]), []
+    values, lines = np.array([example.value for example in examples]), list[str]()
     for odd in (values.min(), values.max()):
         rest = values[values != odd]
         if len(rest) == 0 or (count := len(values) - len(rest)) < 3:
