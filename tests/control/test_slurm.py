@@ -231,6 +231,8 @@ def test_dry_run_prints_a_script_that_bash_reads(cli, tmp_path):
     for option in ("nodes=4", "ntasks-per-node=1", "gpus-per-node=8", "cpus-per-task=64", "requeue", "partition=gpu"):
         assert f"#SBATCH --{option}" in header
     assert "#SBATCH --signal=B:USR1@60" in header  # 5 s more than checkpoint.grace_seconds, and 30 s for the rest
+    result = cli("submit", "slurm", str(tmp_path / "run.yaml"), "--run", "a", "--dry-run", "--gpus-per-node", "8")
+    assert "warning: without --cpus, most clusters give one core of each node, for 8 processes" in result.err
     assert text.startswith("#!/bin/bash\n#SBATCH") and "--set engine.device=cuda --processes 8" in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     if shutil.which("shellcheck"):

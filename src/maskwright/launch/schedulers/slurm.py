@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from maskwright.core.console import say, typed
+from maskwright.core.console import say, typed, warn
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.launch import checks
@@ -114,7 +114,7 @@ class Slurm(Place):
 
     num_nodes: Annotated[int, Option("Nodes that train together.", "N", min=1)] = 1
     gpus_per_node: Annotated[int, Option("GPUs to use on each node; 0 trains on the CPU.", "N", min=0)] = 0
-    cpus: Annotated[int | None, Option("Cores of each node. Default: the cluster decides.", "N", min=1)] = None
+    cpus: Annotated[int | None, Option("Cores of each node. Default: the cluster's, usually one.", "N", min=1)] = None
     name: JobName = None
     sbatch: Annotated[tuple[str, ...], Option("Option for sbatch, such as --sbatch=--partition=gpu.", "OPTION")] = ()
     workdir: Annotated[str, Option("Folder on the nodes. Default: the folder where you submit.", "PATH")] = "."
@@ -139,6 +139,9 @@ class Slurm(Place):
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Submits the job and shows its number, or with `dry_run` shows the script."""
+        if self.cpus is None and not any(option.startswith(("--cpus-per", "--exclusive")) for option in self.sbatch):
+            shared = f", for {self.gpus_per_node} processes" if self.gpus_per_node > 1 else ""
+            warn(f"without --cpus, most clusters give one core of each node{shared}")
         name = checks.name_for(command.run, self.name)
         text = script(self, name, command, f"{name}-%j.log")
         if dry_run:

@@ -94,9 +94,9 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
                 request.profile_steps *= starts.starts == 1
                 before = _record(config, directory)
                 record = {"before": before and before.to_json(), "config": flat(config), "name": uuid.uuid4().hex}
-                record["newest"] = directory.newest_step()
                 limits = {name: getattr(request, name) for name in LIMITS}
-                message = json.dumps(record | {"limits": limits}).encode()
+                newest = directory.newest_step()
+                message = json.dumps(record | {"limits": limits, "newest": newest}).encode()
             else:
                 only_warnings()
             agree()
