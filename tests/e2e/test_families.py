@@ -23,7 +23,7 @@ from maskwright.model.hf.config import OF_CLASSIFIERS
 from maskwright.model.hf.families import FAMILIES
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.finetune.prepare import finetune
-from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.measure.held_out import evaluate_sources
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import pretrain
@@ -170,7 +170,8 @@ def test_a_public_encoder_is_continued_and_comes_back(name, tokenizer_of, corpus
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
     assert type(theirs).__name__ == f"{FAMILIES[architecture].class_begins}ForMaskedLM"
     assert held_out_loss(theirs, config) == pytest.approx(losses[-1], rel=1e-5)
-    assert evaluate(again, store, seq_len=48, engine=EngineSection(device="cpu")).loss > 0.0
+    scores = evaluate_sources(again, {"": store}, seq_len=48, engine=EngineSection(device="cpu"))
+    assert scores.sources[""].loss > 0.0
     mask = transformers.AutoTokenizer.from_pretrained(folder).mask_token
     assert fill(again, f"The fox {mask} the garden.", top=1)
     pairs_are_told_alike(str(folder), tmp_path)

@@ -9,7 +9,7 @@ from ended_runs import metrics, require_same_ends
 from maskwright.core.errors import ConfigError, StoppedEarly
 from maskwright.data.store import TokenStore
 from maskwright.tasks.export.hugging_face import model_card
-from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.measure.held_out import evaluate_sources
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
 from maskwright.training.stop import StopRequest
@@ -45,7 +45,7 @@ def test_a_run_on_a_mixture_stops_and_goes_on_with_the_same_bits(stores, tmp_pat
     assert last["valid_loss"] == last["valid_one_loss"] == last["valid_two_loss"]
     assert "mixture: " in capsys.readouterr().err
     trained = load_model(str(stopped))
-    found = evaluate(trained, TokenStore(trained.run.train.location), max_rows=8)
+    found = evaluate_sources(trained, {"": TokenStore(trained.run.train.location)}, max_rows=8).sources[""]
     assert found.loss == pytest.approx(last["valid_one_loss"], abs=5e-3)  # in bf16
     card = model_card(trained, 0.0)
     assert "- a mixture of one, weight 3; two, weight 1\n" in card and stores["one"] not in card

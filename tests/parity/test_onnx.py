@@ -20,7 +20,7 @@ from maskwright.model.config import SEQUENCE_TASKS
 from maskwright.run.directory import RunDirectory
 from maskwright.run.record import RecordedText
 from maskwright.tasks.export.hugging_face import export
-from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.measure.held_out import evaluate_sources
 from maskwright.tasks.measure.labelled import evaluate_labelled
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use.predict import TextOptions
@@ -134,7 +134,8 @@ def test_a_masked_lm_run_is_measured_on_its_held_out_text(store, tokenizer, tmp_
     run = finished_run(tmp_path / "run", SHAPES["roberta"], tokenizer)
     text = RecordedText(store.location, store.fingerprint)
     record_of(run, {"data.seq_len": 32, "data.packing": "documents"}, text)
-    expected = asdict(evaluate(load_model(str(run)), store, engine=EngineSection(dtype="fp32")))
+    scores = evaluate_sources(load_model(str(run)), {"": store}, engine=EngineSection(dtype="fp32"))
+    expected = asdict(scores.sources[""])
     export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
     for found in [table(tmp_path / "model")[file] for file in ("model.safetensors", "onnx/model.onnx")]:
         assert (found["loss"], found["accuracy"]) == pytest.approx((expected["loss"], expected["accuracy"]), abs=1e-4)

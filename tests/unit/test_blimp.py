@@ -22,7 +22,7 @@ from maskwright.model.hf.names import pieces
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.measure import blimp as task
 from maskwright.tasks.measure import pseudo_likelihood
-from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.measure.held_out import evaluate_sources
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
@@ -180,7 +180,7 @@ def test_evaluation_by_frequency_and_source(tokenizer, tmp_path):
     sources = Sources([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], layout="sentences")
     store = prepared(sources, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.5))
     model = model_of(tokenizer, is_random=True)
-    found = evaluate(model, store, seq_len=32, max_rows=40, engine=CPU)
+    found = evaluate_sources(model, {"": store}, seq_len=32, max_rows=40, engine=CPU).sources[""]
 
     batches = validation_batches(store, seq_len=32, packing="documents", max_rows=40, micro_batch_rows=8)
     scorer = pseudo_likelihood.open_scorer(model, CPU)

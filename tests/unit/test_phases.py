@@ -13,7 +13,7 @@ from maskwright.data.mixture import MixedRows
 from maskwright.data.opening import open_store
 from maskwright.data.rows import open_rows
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.measure.held_out import evaluate_sources
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.models.runs import model_at
 from maskwright.tasks.pretrain.run import pretrain
@@ -152,7 +152,7 @@ def test_a_base_of_rotary_positions_is_trained_with_and_exported(config, store, 
         weights[name] = model.parameters["model.layers.0.attn.Wqkv.weight"]
         lines = RunDirectory(str(tmp_path / name)).read_metrics()
         losses[name] = [line["loss"] for line in lines if "loss" in line]
-        judged = evaluate(model, store, max_rows=8, engine=run.engine)
+        judged = evaluate_sources(model, {"": store}, max_rows=8, engine=run.engine).sources[""]
         assert judged.loss == pytest.approx(lines[-1]["valid_loss"], rel=1e-6)
     assert losses["half"][:2] == losses["plain"][:2] and losses["half"][2] != losses["plain"][2]
     assert losses["all"][0] != losses["plain"][0] and not np.array_equal(weights["all"], weights["half"])

@@ -115,18 +115,6 @@ def row_tokens(model: TrainedModel, wanted: int | None = None) -> int:
     return wanted or (model.run.pretraining.data.seq_len if model.run else min(512, model.config.max_seq_len))
 
 
-def evaluate(
-    model: TrainedModel,
-    store: TokenStore,
-    *,
-    seq_len: int | None = None,
-    max_rows: int = 512,
-    engine: EngineSection | None = None,
-) -> Evaluation:
-    """`evaluate_sources` of one store."""
-    return evaluate_sources(model, {"": store}, seq_len=seq_len, max_rows=max_rows, engine=engine).sources[""]
-
-
 def evaluate_sources(
     model: TrainedModel,
     stores: Mapping[str, TokenStore],
