@@ -188,12 +188,7 @@ def test_bad_requests_to_train(corpus, tmp_path):
         ("good ❤️ 👩‍👩‍👧", "wordpiece", True, ""),
         ("می‌روم به خانه", "wordpiece", False, "which becomes میروم: words that differ in nothing else become one"),
         ("می‌روم به خانه", "unigram", False, ""),
-        (
-            "CCc1ccccc1Cl c1cc[nH]c1C CCO",
-            "wordpiece",
-            True,
-            "67% of the words have capitals inside, as CCc1ccccc1Cl does",
-        ),
+        ("CCc1ccccc1Cl c1cc[nH]c1C CCO", "wordpiece", True, "67% of the words have capitals inside, as CCc"),
         ("CCc1ccccc1Cl c1cc[nH]c1C CCO", "wordpiece", False, ""),
         ("The two of IBM said: my iPhone is ours by law now", "wordpiece", True, ""),
     ],
