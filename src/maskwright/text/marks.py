@@ -16,7 +16,7 @@ JOINERS = "\u200c\u200d"
 MANY = 0.1
 """Share of words from which there is a warning."""
 SAMPLE_TEXTS, SAMPLE_CHARACTERS = 2_000, 10_000
-CAPITAL_INSIDE = re.compile(r"[a-z].*[A-Z]")
+CAPITAL_INSIDE = re.compile(r"^[^a-z]*[a-z][^A-Z]*[A-Z]")
 """In 0 to 1.4 % of the words of prose and documentation, and 78 % of the formulas of molecules (SMILES)."""
 CASED = "use the tokenizer of a cased model, or train one without --lowercase"
 WITH_JOINERS = "train one with --kind unigram or bpe, which keep joiners"
