@@ -486,10 +486,18 @@ def test_splits_that_hide_their_labels_or_count_otherwise_are_named():
         (NUMBERS, {"train": [*train, *valued(999, 999, 999)]}, "the number 999 (3 examples"),
         (NUMBERS, {"train": [*train, *valued(6, 6, 6)]}, ""),
         (NUMBERS, {"train": valued(*[-1, 0, 1] * 4)}, ""),
-        (SEVERAL, {"train": [], "test": labelled()}, "test: all 12 examples have no label"),
-        (SEVERAL, {"train": [], "test": [*labelled(), *labelled("a")]}, ""),
-        (TOKENS, {"train": [], "test": labelled("O", "O")}, "test: all 12 examples have the label 'O'"),
-        (TOKENS, {"train": [], "test": labelled("O", "B-X")}, ""),
+        (NUMBERS, {"train": valued(*[0] * 60, 3, 3, 4)}, ""),
+        (NUMBERS, {"train": valued(*range(99), 9999), "test": valued(*range(99))}, ""),
+        (NUMBERS, {"train": valued(*[0] * 60, 3), "test": valued(*[0] * 12)}, ""),
+        (SEVERAL, {"train": labelled("a"), "test": labelled()}, "test: all 12 examples have no label"),
+        (SEVERAL, {"train": labelled("a"), "test": [*labelled(), *labelled("a")]}, ""),
+        (
+            TOKENS,
+            {"train": labelled("O", "B-X"), "test": labelled("O", "O")},
+            "test: all 12 examples have the label 'O'",
+        ),
+        (TOKENS, {"train": labelled("O", "B-X"), "test": labelled("O", "B-X")}, ""),
+        (TOKENS, {"train": [*labelled("O") * 4, *labelled("B-X")], "test": labelled("O")}, ""),
         (SINGLE, {"train": labelled("a"), "test": [*labelled("a"), *labelled("b")]}, ""),
     ):
         lines = odd_targets(splits, task)
