@@ -585,9 +585,10 @@ def test_answers_elsewhere_are_placed_and_counted(context, start, said, tmp_path
         ("a.csv", "text,label\n", {}, "FILE: holds no examples"),
         (
             "a.csv",
-            "id,sentence,text,label\n1,x,y,0\n",
+            "sentence1,sentence2,text,label\nx,y,z,0\n",
             {},
-            "FILE:1: has several columns with a usual name for the text",
+            "FILE:1: has several columns with a usual name for the text: sentence1, sentence2, text. Fix: name one as "
+            "data.text, or a pair as data.text and data.text_pair",
         ),
         ("a.jsonl", '{"text": "x", "label": [0.7, 0.3]}\n', {}, "FILE:1: column 'label' holds shares of labels"),
         ("a.jsonl", '{"text": "x", "label": {"a": 0.7, "b": 0.3}}\n', {}, "FILE:1: column 'label' holds shares of lab"),

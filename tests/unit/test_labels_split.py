@@ -230,7 +230,7 @@ def test_a_group_stays_on_one_side(tmp_path):
     """Windows of one document, of which another group has one as well: both groups are one part."""
     rows = [f"window {n},{'abcdef'[n // 6 % 6]},doc {n // 6}\n" for n in range(180)]
     rows[13] = "window 0,b,doc 2\n"
-    files = {"train.csv": rows, "test.csv": ["text of a test,a,DOC_5\n", "another,b,new\n"]}
+    files = {"train.csv": rows, "test.csv": ["text of a test,a,DOC_5\n", "another,b,_\n"]}
     for name, lines in files.items():
         (tmp_path / name).write_text("text,label,source\n" + "".join(lines))
     data = LabelledData(train=str(tmp_path / "train.csv"), test=str(tmp_path / "test.csv"), group="source")
@@ -486,10 +486,18 @@ def test_splits_that_hide_their_labels_or_count_otherwise_are_named():
         (NUMBERS, {"train": [*train, *valued(999, 999, 999)]}, "the number 999 (3 examples"),
         (NUMBERS, {"train": [*train, *valued(6, 6, 6)]}, ""),
         (NUMBERS, {"train": valued(*[-1, 0, 1] * 4)}, ""),
-        (SEVERAL, {"train": [], "test": labelled()}, "test: all 12 examples have no label"),
-        (SEVERAL, {"train": [], "test": [*labelled(), *labelled("a")]}, ""),
-        (TOKENS, {"train": [], "test": labelled("O", "O")}, "test: all 12 examples have the label 'O'"),
-        (TOKENS, {"train": [], "test": labelled("O", "B-X")}, ""),
+        (NUMBERS, {"train": valued(*[0] * 60, 3, 3, 4)}, ""),
+        (NUMBERS, {"train": valued(*range(99), 9999), "test": valued(*range(99))}, ""),
+        (NUMBERS, {"train": valued(*[0] * 60, 3), "test": valued(*[0] * 12)}, ""),
+        (SEVERAL, {"train": labelled("a"), "test": labelled()}, "test: all 12 examples have no label"),
+        (SEVERAL, {"train": labelled("a"), "test": [*labelled(), *labelled("a")]}, ""),
+        (
+            TOKENS,
+            {"train": labelled("O", "B-X"), "test": labelled("O", "O")},
+            "test: all 12 examples have the label 'O'",
+        ),
+        (TOKENS, {"train": labelled("O", "B-X"), "test": labelled("O", "B-X")}, ""),
+        (TOKENS, {"train": [*labelled("O") * 4, *labelled("B-X")], "test": labelled("O")}, ""),
         (SINGLE, {"train": labelled("a"), "test": [*labelled("a"), *labelled("b")]}, ""),
     ):
         lines = odd_targets(splits, task)

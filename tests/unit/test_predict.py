@@ -127,7 +127,7 @@ def test_several_labels_and_numbers(tokenizer, tmp_path):
     trained = replace(load_model(str(tmp_path / "multi_label_classification/run")), pairs=True)
     export(trained.with_threshold(0.125), str(tmp_path / "folder"))
     assert load_model(str(tmp_path / "folder")).require_task().threshold == 0.125
-    with pytest.raises(InputError, match="is one text, unlike the training examples of .* Fix: name both col"):
+    with pytest.raises(InputError, match="is one text, unlike the training examples of .* Fix: give both texts$"):
         maskwright.load(tmp_path / "folder", device="cpu").predict(TEXTS[:1])
     with pytest.raises(InputError, match="which has no threshold"):
         load_model(str(tmp_path / "regression/run")).with_threshold(0.125)

@@ -84,8 +84,9 @@ def roles_of(table: Table, reading: Reading) -> Roles:
             raise _no_column("text", "data.text", table, reading)
         text, pair = [fitting[0][0]], fitting[0][1]
         if others := [name for name in dict.fromkeys(chain(*fitting)) if name and name not in fitting[0]]:
-            what = f"has several columns with a usual name for the text: {text[0]}, {listed(others)}"
-            raise SourceError(what, where=table.header, fix="name one as data.text")
+            what = f"has several columns with a usual name for the text: {listed([*filter(None, fitting[0]), *others])}"
+            of_pair = ", or a pair as data.text and data.text_pair" if any(second for _, second in fitting) else ""
+            raise SourceError(what, where=table.header, fix=f"name one as data.text{of_pair}")
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:
         name = next((column for column in labels if column in table.columns and column not in [*text, pair]), None)
@@ -215,7 +216,9 @@ def _class(cell: Any, roles: Roles, reading: Reading) -> str:
     if isinstance(labels, list | dict):
         values = labels.values() if isinstance(labels, dict) else labels
         if any(isinstance(value, float) and not value.is_integer() for value in values):
-            raise Unusable(f"column {column!r} holds shares of labels, which cannot be learned", "write its likeliest")
+            raise Unusable(
+                f"column {column!r} holds shares of labels, which cannot be learned", "write the likeliest label"
+            )
         is_vector = isinstance(labels, list) and is_one_hot(labels)
         what = "a vector of 0 and 1" if is_vector else "list" if isinstance(cell, str) else type(cell).__name__
         one = "the position of its 1, counted from 0" if is_vector else "one label"

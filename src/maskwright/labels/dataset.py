@@ -67,12 +67,12 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         reading.split = split
         try:
             examples = read_files(names, getattr(data, split), reading)
+            _require_as_many_texts(examples, splits.get("train", examples))
             if task.fixed_labels:
                 examples = with_known(split, examples, task.fixed_labels, reading)
             if split == "train":
                 labels = find_labels(examples, data, task, reading.class_names)
             splits[split] = with_known(split, examples, labels, reading)
-            _require_as_many_texts(examples, splits["train"])
         except InputError as error:
             if split == "train" or getattr(data, split) != data.train:
                 raise

@@ -88,7 +88,7 @@ def folded_name(name: str) -> str:
     kind of its separators and accents: what spellings of one name share."""
     visible = "".join(one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
     words = " ".join(SEPARATOR.sub(" ", visible.casefold()).split())
-    return WHOLE.sub(r"\1\2", words) if WHOLE.fullmatch(words) else words
+    return WHOLE.sub(r"\1\2", words) if WHOLE.fullmatch(words) else words or name
 
 
 class Unusable(Exception):

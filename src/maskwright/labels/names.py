@@ -111,8 +111,9 @@ def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Rea
         if len(reading.class_names) == len(labels):
             names |= dict(zip(reading.class_names, labels, strict=True))
     found = [replace(one, labels=tuple(names.get(label, label) for label in one.labels)) for one in examples]
+    known = {*labels}
     for example in found:
-        if what := _unknown(example, {*labels}):
+        if what := _unknown(example, known):
             fix = (
                 f"write the positions of the model's labels, from 0 to {len(labels) - 1}"
                 if names

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskwright.config.finetuning import Task
 from maskwright.core.console import several
@@ -17,7 +18,9 @@ from maskwright.labels.names import shortened
 from maskwright.text.dedup import text_key
 
 LEAST_EXAMPLES = 10
-"""Examples of a split from which one answer to all of them is odd."""
+"""Examples from which one answer to all of them is odd, and another number far from theirs."""
+LEAST_CHANCE = 0.001
+"""Probability of one answer to all examples, by its share in training, up to which it is odd."""
 PLACES = 3
 """Places named for each finding."""
 
@@ -119,26 +122,40 @@ def odd_targets(splits: Mapping[str, Sequence[Example]], task: Task) -> list[str
     """Sentences on files that likely hide their labels, by one answer to everything, and on numbers that likely mark a
     missing one, or are on another scale than the training split's."""
     lines: list[str] = []
+    train = splits["train"]
     for split, examples in splits.items():
         if len(examples) < LEAST_EXAMPLES or split == "train":
             continue
-        if task.kind == "token_classification":
-            answers = {tag for example in examples for tag in example.labels}
-        else:
-            answers = {label_text(example, task) for example in examples}
+        answers = {one for example in examples for one in _answers(example, task)}
         if len(answers) == 1:
+            share = sum(_answers(example, task) <= answers for example in train) / len(train)
+            if share ** len(examples) > LEAST_CHANCE:
+                continue
             what = f"the label '{shortened([*answers])}'" if answers != {""} else "no label"
             hidden = f"If they are hidden, no score on it counts: leave it out with data.{split}: null"
             lines.append(f"{split}: all {len(examples):,} examples have {what}. {hidden}")
-        elif task.kind == "regression" and (train := splits.get("train")):
+        elif task.kind == "regression":
             ours, theirs = (np.array([example.value for example in side]) for side in (examples, train))
-            far = abs(ours.mean() - theirs.mean()) > 3 * theirs.std()
-            if far or not 1 / 4 < ours.std() / theirs.std() < 4:
+            if _on_another_scale(ours, theirs):
                 scales = [f"{values.min():g} to {values.max():g}" for values in (ours, theirs)]
                 lines.append(f"{split}: its numbers are {scales[0]}, and {scales[1]} in the training split: one scale?")
     if task.kind == "regression":
-        lines += _odd_numbers(splits["train"])
+        lines += _odd_numbers(train)
     return lines
+
+
+def _answers(example: Example, task: Task) -> set[str]:
+    return {*example.labels} if task.kind == "token_classification" else {label_text(example, task)}
+
+
+def _on_another_scale(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> bool:
+    """Whether means or deviations are far apart, and the median of one lies outside nine tenths of the other: of heavy
+    tails, as of prices and counts, a few numbers decide the deviation."""
+    far = abs(ours.mean() - theirs.mean()) > 3 * theirs.std()
+    if not far and theirs.std() < 4 * ours.std() < 16 * theirs.std():
+        return False
+    (low, middle, high), (least, median, most) = (np.quantile(side, (0.05, 0.5, 0.95)) for side in (ours, theirs))
+    return not (low <= median <= high and least <= middle <= most)
 
 
 def _odd_numbers(examples: Sequence[Example]) -> list[str]:
@@ -147,9 +164,9 @@ def _odd_numbers(examples: Sequence[Example]) -> list[str]:
     values, lines = np.array([example.value for example in examples]), list[str]()
     for odd in (values.min(), values.max()):
         rest = values[values != odd]
-        if len(rest) == 0 or (count := len(values) - len(rest)) < 3:
+        if len(rest) < LEAST_EXAMPLES or (count := len(values) - len(rest)) < 3:
             continue
-        is_far = min(abs(rest - odd)) > 2 * np.ptp(rest) > 0
+        is_far = abs(rest - odd).min() > 2 * np.ptp(rest) > 0
         if is_far or (odd == -1 and rest.min() >= 0 and not {*rest} <= {0.0, 1.0}):
             first = examples[int((values == odd).argmax())].where
             said = f"the number {odd:g} ({several(count, 'example')}, the first at {first}) counts like others"

@@ -143,9 +143,9 @@ def ask(
     task = _in_rows(model, max_seq_len)
     odd = next((one for one in examples if model.pairs not in (None, one.text_pair is not None)), None)
     if odd is not None:
-        what, fix = "is one text", "name both columns of the pair"
+        what, fix = "is one text", "give both texts, or name both columns as data.text and data.text_pair"
         if odd.text_pair is not None:
-            what, fix = "is a pair of texts", "name one column of texts"
+            what, fix = "is a pair of texts", "give one text each, or name one column as data.text"
         raise InputError(f"{what}, unlike the training examples of {model.location}", where=odd.where, fix=fix)
     if (activation := activation_of(model.tokenizer_folder) or IDENTITY) != IDENTITY:
         say(f"{model.location}: scores are its numbers; CrossEncoder gives the {activation.rpartition('.')[2]} of them")
