@@ -114,6 +114,7 @@ TOP = {"__init__.py", "__main__.py"}
 FOREIGN_TEXT = {
     "cloud/google/errors.py": "Google's answers",
     "core/library_errors.py": "torch's and XLA's out of memory",
+    "engines/torch/engine.py": "torch's name of a kernel without an exact form",
     "launch/ray/jobs.py": "the status codes that Ray's client puts into its errors",
     "core/folder.py": "gcsfs's 403, an OSError without a number",
 }
