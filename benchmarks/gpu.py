@@ -50,7 +50,7 @@ from maskwright.core.console import say
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import RunFacts, TrainState
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.weights import FlatWeights
@@ -94,7 +94,7 @@ class Setting:
 
     def engine(self, run: RunConfig) -> TorchEngine:
         shape = model_config(run.model, next(iter(self.stores.values())).vocabulary.size, run.data.seq_len)
-        engine = TorchEngine(shape, run.optimizer, run.engine, 0, run_flops=1e18)
+        engine = TorchEngine(shape, run.optimizer, run.engine, 0, RunFacts(flops=1e18))
         engine.write(TrainState(0, initial_parameters(shape, 0)))
         return engine
 

@@ -18,7 +18,7 @@ from timing import Steps, peak_memory_bytes
 from maskwright.config.pretraining import build_config
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import RunFacts, TrainState
 from maskwright.engines.ceiling import Ceiling
 from maskwright.engines.choose import make_engine
 from maskwright.engines.muon import products_flops
@@ -52,7 +52,7 @@ def main() -> None:
     store = TokenStore(arguments.store)
     shape = model_config(run.model, store.vocabulary.size, arguments.seq_len)
     loader = Loader(run, store)
-    engine = make_engine(shape, run.optimizer, run.engine, 0, run_flops=1e18)  # as in a long run
+    engine = make_engine(shape, run.optimizer, run.engine, 0, RunFacts(flops=1e18))  # as in a long run
     engine.write(TrainState(0, initial_parameters(shape, 0)))
     ceiling = Ceiling(engine.ceiling())
     engine.dry_run(loader.batches(0)[-1:], [])  # compiles

@@ -22,7 +22,7 @@ from maskwright.core.console import say
 from maskwright.core.lease import Lease
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import RunFacts, TrainState
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
@@ -45,7 +45,7 @@ class Training:
         store, config = TokenStore(location), self.config
         shape = model_config(config.model, store.vocabulary.size, 512)
         self.loader, self.done = Loader(config, store), 0
-        self.engine = TorchEngine(shape, config.optimizer, config.engine, seed=0, run_flops=1e18)
+        self.engine = TorchEngine(shape, config.optimizer, config.engine, 0, RunFacts(flops=1e18))
         self.engine.write(TrainState(0, initial_parameters(shape, 0)))
 
     def step(self) -> float:

@@ -106,7 +106,7 @@ def test_errors_are_json_where_answers_are(cli, tmp_path):
         assert (error["kind"], error["exit_code"], found.code) == ("InputError", 2, 2), words
     for words, fix in (
         (("env", "--json", "status", "lab.yaml"), "put it after the command, as in `maskwright doctor --json`"),
-        (("schema", "--markdown", "--json"), "leave it out"),
+        (("env", "up", "--detailed-exitcode", "--json"), "`--json`, whose `differs` shows it"),
     ):
         assert json.loads(cli(*words).err.splitlines()[-1])["error"]["fix"] == fix
     plain = cli("data", "verify", tmp_path / "nowhere")

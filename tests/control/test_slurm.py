@@ -208,7 +208,7 @@ def test_a_node_without_maskwright_says_so(cluster):
 
 
 def test_what_sbatch_refuses_is_one_line(cluster):
-    words = ["submit", "slurm", "run.yaml", "--run", "runs/one", "--sbatch=--partition=none"]
+    words = ["submit", "slurm", "run.yaml", "--run", "runs/one", "--cpus", "1", "--sbatch=--partition=none"]
     done = cluster.call(sys.executable, "-m", "maskwright", *words)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "invalid partition specified: none" in done.stderr and "Fix: " in done.stderr

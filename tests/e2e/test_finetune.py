@@ -116,7 +116,7 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(make, tokeni
         asked.append({"question": f"who {size}?", "context": "b " + "a " * (size + 9), "answers": answer})
     (train.parent / "asked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
     limit = {"kind": "question_answering", "doc_stride": 4, "max_answer_length": 5}
-    (line,) = prepared(
+    *_, line = prepared(
         make("question_answering", task=limit, **{"data.train": str(train.parent / "asked.jsonl")})
     ).warnings()
     assert line.startswith("2 of 4 training examples have an answer longer than 5 tokens, which no prediction is; ")

@@ -72,9 +72,6 @@ quickstart --layout lines => add --text, or leave it out
 data prepare a --tokenizer t --to s --valid-files b --valid-fraction 0.1 => leave it out
 import weights a --to b --devices 8 => leave it out
 image lab.yaml --libtpu => leave it out
-plan small --probe-seconds 2 => leave it out
-schema --finetune => `maskwright schema finetune`, with --json as JSON schema
-report run --fill x => `maskwright fill RUN TEXT`
 recipes show small => `maskwright recipes NAME`
 env plan lab.yaml => `maskwright env up ENV.yaml --dry-run`
 submit slurm nano --run r --env A_KEY=hidden12 => leave it out: sbatch passes your environment on; `export NAME=…`

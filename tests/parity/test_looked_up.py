@@ -9,7 +9,7 @@ from finetuned import shape
 from maskwright.config.finetuning import FinetuningOptimizer
 from maskwright.config.pretraining import EngineSection
 from maskwright.data.batch import Batch
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import RunFacts, TrainState
 from maskwright.engines.torch import sparse_rows
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.initial import initial_parameters
@@ -46,7 +46,7 @@ def test_only_the_embeddings_that_are_looked_up_need_training(kind, options, mon
     judged = [batch(generator.integers(0, config.vocab_size, (4, 12))) for _ in range(2)]
 
     def made(ids, state):
-        engine = TorchEngine(config, optimizer, EngineSection(device="cpu", dtype="fp32"), seed=0, looked_up=ids)
+        engine = TorchEngine(config, optimizer, EngineSection(device="cpu", dtype="fp32"), 0, RunFacts(looked_up=ids))
         engine.write(state)
         return engine
 
@@ -83,7 +83,8 @@ def test_in_fp16_a_skipped_update_decays_nothing_and_resumes_exactly():
 
     def made(state):
         options = EngineSection(device="cpu", dtype="fp16")
-        engine = TorchEngine(config, optimizer, options, 0, micro_batch_losses=4, label_smoothing=0.1, looked_up=SEEN)
+        facts = RunFacts(micro_batch_losses=4, label_smoothing=0.1, looked_up=SEEN)
+        engine = TorchEngine(config, optimizer, options, 0, facts)
         engine.write(state)
         return engine
 

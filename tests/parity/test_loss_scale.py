@@ -10,7 +10,7 @@ from ended_runs import arrays, require_same
 
 from maskwright.core.errors import HealthError
 from maskwright.data.loader import Loader
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import RunFacts, TrainState
 from maskwright.engines.torch import loss_scale
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.loss_scale import DOUBLED_AFTER_UPDATES, LossScale
@@ -28,7 +28,7 @@ class Run:
         shape = model_config(config.model, store.vocabulary.size, 32)
         self.loader = Loader(config, store)
         losses = self.loader.micro_batch_losses
-        self.engine = TorchEngine(shape, config.optimizer, config.engine, 0, micro_batch_losses=losses)
+        self.engine = TorchEngine(shape, config.optimizer, config.engine, 0, RunFacts(micro_batch_losses=losses))
         self.engine.write(TrainState(0, initial_parameters(shape, 0)))
         self.overflow, self.losses, self.norms = overflow, [], []
 

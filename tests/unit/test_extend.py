@@ -17,7 +17,7 @@ from maskwright.core.errors import InputError, SourceError
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export.hugging_face import export
-from maskwright.tasks.export.resize import grow
+from maskwright.tasks.export.resize import resized
 from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
 from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.encoder import open_encoder
@@ -145,7 +145,8 @@ def test_a_models_new_rows_are_means_of_old_ones(kind, notes, tokenizer_of, tmp_
     trained = TrainedModel(str(tmp_path), config, initial_parameters(config, 1), old, words)
     export(trained, str(tmp_path / "model"))
     extension, after = extend_tokenizer(old, notes, str(tmp_path / "tokenizer"), tokens=6)
-    assert grow(str(tmp_path / "model"), words, after, extension, str(tmp_path / "tokenizer"), str(tmp_path / "grown"))
+    given = words, after, extension, str(tmp_path / "tokenizer")
+    assert resized(str(tmp_path / "model"), *given, str(tmp_path / "grown"))
     grown = load_model(str(tmp_path / "grown"))
     assert grown.config.vocab_size == after.size == words.size + 6
     rows = [name for name, value in grown.parameters.items() if len(value) == after.size]
@@ -158,7 +159,7 @@ def test_a_models_new_rows_are_means_of_old_ones(kind, notes, tokenizer_of, tmp_
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "grown")
     assert theirs.get_input_embeddings().weight.shape == (after.size, 32)
     with pytest.raises(InputError, match="has another tokenizer than the one that was changed"):
-        grow(str(tmp_path / "grown"), words, after, extension, str(tmp_path / "tokenizer"), str(tmp_path / "x"))
+        resized(str(tmp_path / "grown"), *given, str(tmp_path / "x"))
 
 
 def test_new_tokens_of_bpe_with_a_mark_are_of_letters(notes, tokenizer_of, tmp_path):

@@ -44,10 +44,10 @@ def test_a_manifest_does_not_grow_with_the_files_and_a_list_in_one_is_read(token
 
 
 def test_documents_of_a_group_are_held_out_together(tokenizer, tmp_path):
-    """Also in another file, of another kind; a text without a group is refused."""
+    """Also in another file, of another kind and spelling; a text without a group is refused or left out."""
     texts = [(f"note {number} of a patient", number % 30) for number in range(300)]
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{text}", "of": {of}}}\n' for text, of in texts[:150]))
-    (tmp_path / "b.csv").write_text("of,text\n" + "".join(f"{of},{text}\n" for text, of in texts[150:]))
+    (tmp_path / "b.csv").write_text("of,text\n" + "".join(f"{of:02d}.0,{text}\n" for text, of in texts[150:]))
     files = [str(tmp_path / name) for name in ("a.jsonl", "b.csv")]
     made = prepared(Sources(files, group_column="of"), tokenizer, str(tmp_path / "store"), OPTIONS)
     sides = {"train": set(), "valid": set()}
@@ -60,6 +60,12 @@ def test_documents_of_a_group_are_held_out_together(tokenizer, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "of": 1}\n{"text": "b"}\n')
     with pytest.raises(InputError, match="a.jsonl:2: has no 'of'. Fix: give it one, or leave --group-column out"):
         list(Sources(files, group_column="of"))
+    left_out = Sources(files[:1], group_column="of", on_bad_input="skip")
+    assert [document.group for document in left_out] == ["1"] and not left_out.without_text
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "of": 1}\n{"text": "b", "of": 1}\n')
+    with pytest.raises(InputError, match="none of the groups .* Fix: use a --valid-fraction such as 1e-08, or 0"):
+        options = PrepareOptions(valid_fraction=1e-9)
+        prepared(Sources(files[:1], group_column="of"), tokenizer, str(tmp_path / "none"), options)
 
 
 @pytest.mark.parametrize("fail_at", [0, 2, 4, 9])

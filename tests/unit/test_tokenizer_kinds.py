@@ -190,6 +190,7 @@ def test_bad_requests_to_train(corpus, tmp_path):
         ("می‌روم به خانه", "unigram", False, ""),
         ("CCc1ccccc1Cl c1cc[nH]c1C CCO", "wordpiece", True, "67% of the words have capitals inside, as CCc"),
         ("CCc1ccccc1Cl c1cc[nH]c1C CCO", "wordpiece", False, ""),
+        ("我用iPhone和APP看新闻", "wordpiece", True, ""),
         ("The two of IBM said: my iPhone is ours by law now", "wordpiece", True, ""),
     ],
 )

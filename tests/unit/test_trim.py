@@ -18,7 +18,7 @@ from maskwright.model.hf.names import vocabulary_rows
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.networks import logits_at
 from maskwright.tasks.export.hugging_face import export
-from maskwright.tasks.export.resize import shrink
+from maskwright.tasks.export.resize import resized
 from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
 from maskwright.text.encoder import open_encoder
 from maskwright.text.sources import Sources
@@ -107,7 +107,7 @@ def test_a_model_says_the_same_of_the_tokens_that_stay(kind, task, notes, tokeni
     export(trained, str(tmp_path / "model"))
     trimming, after = trim_tokenizer(old, notes, str(tmp_path / "tokenizer"))
     given = str(tmp_path / "model"), words, after, trimming, str(tmp_path / "tokenizer")
-    assert shrink(*given, str(tmp_path / "small")) < 1e-4
+    assert resized(*given, str(tmp_path / "small")) < 1e-4
     small = load_model(str(tmp_path / "small"))
     assert small.config.vocab_size == after.size == len(trimming.old_ids)
     assert json.loads((tmp_path / "small" / OLD_IDS).read_text()) == trimming.old_ids
@@ -122,7 +122,7 @@ def test_a_model_says_the_same_of_the_tokens_that_stay(kind, task, notes, tokeni
     expected = theirs[:, trimming.old_ids] if task == "masked_lm" else theirs
     np.testing.assert_allclose(mine[:, : expected.shape[1]], expected, atol=1e-5)
     with pytest.raises(InputError, match="has another tokenizer than the one that was changed"):
-        shrink(str(tmp_path / "small"), *given[1:], str(tmp_path / "x"))
+        resized(str(tmp_path / "small"), *given[1:], str(tmp_path / "x"))
 
 
 def test_overlapping_kmers_are_kept_whole(notes, tmp_path):

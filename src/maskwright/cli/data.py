@@ -114,9 +114,8 @@ def tokenizer_extend(
         learned = {"tokens": tokens, "min_frequency": min_frequency, "max_bytes": max_bytes}
         return extend_tokenizer(location, reading.open(src), folder, **learned)
 
-    extension, after, difference = _changed(tokenizer, model, to, extend)
-    value = {"new_tokens": extension.tokens}
-    _say_changed(report(extension, after, to), extension, after, difference, value, to, as_json)
+    extension, after, proof, value = _changed(tokenizer, model, to, extend)
+    print_result(report(extension, after, to) + proof, value | {"new_tokens": extension.tokens}, as_json)
 
 
 @command(tokenizer_app, "trim")
@@ -144,53 +143,41 @@ def tokenizer_trim(
         wanted: Any = {"min_frequency": min_frequency, "vocab_size": vocab_size, "max_bytes": max_bytes}
         return trim_tokenizer(location, reading.open(src), folder, **wanted)
 
-    trimming, after, difference = _changed(tokenizer, model, to, trim)
-    value = {"removed_tokens": trimming.removed}
-    _say_changed(report(trimming, after, to), trimming, after, difference, value, to, as_json)
+    trimming, after, proof, value = _changed(tokenizer, model, to, trim)
+    print_result(report(trimming, after, to) + proof, value | {"removed_tokens": trimming.removed}, as_json)
 
 
 def _changed(
     tokenizer: str, model: str | None, to: str, change: Callable[[str, str], tuple[Change, Vocabulary]]
-) -> tuple[Change, Vocabulary, float | None]:
-    """Writes the changed tokenizer, or the `model` with it, to the folder `to`. Returns what changed, the vocabulary,
-    and the largest difference of a logit from transformers."""
+) -> tuple[Change, Vocabulary, str, dict[str, Any]]:
+    """Writes the changed tokenizer, or the `model` with it, to the folder `to`. Returns what changed, the vocabulary, a
+    line on the model's logits ("" without a model), and what --json prints of either change."""
     import tempfile
 
     from maskwright.tasks.models.hub import local
     from maskwright.text.vocabulary import read_vocabulary
 
-    location = local(tokenizer, weights=False)
+    location, proof = local(tokenizer, weights=False), ""
+    difference: float | None = None
     if model is None:
         made, after = change(location, to)
-        return made, after, None
-    from maskwright.tasks.export.resize import resized  # which imports torch
+    else:
+        from maskwright.tasks.export.resize import resized  # which imports torch
 
-    with tempfile.TemporaryDirectory() as folder:
-        new = f"{folder}/tokenizer"
-        made, after = change(location, new)
-        return made, after, resized(model, read_vocabulary(location), after, made, new, to)
-
-
-def _say_changed(
-    text: str,
-    made: Extension | Trimming,
-    after: Vocabulary,
-    difference: float | None,
-    value: dict[str, Any],
-    to: str,
-    as_json: bool,
-) -> None:
-    proof = [] if difference is None else [f"{to}: max |Δlogit| {difference:.3g} against transformers in fp32"]
+        with tempfile.TemporaryDirectory() as folder:
+            new = f"{folder}/tokenizer"
+            made, after = change(location, new)
+            difference = resized(model, read_vocabulary(location), after, made, new, to)
+        proof = f"\n{to}: max |Δlogit| {difference:.3g} against transformers in fp32"
     before, now = made.fertility
     value = {
         "folder": to,
         **_tokenizer_fields(after),
-        **value,
         "held_out_documents": made.documents,
         "fertility": {"before": before, "after": now},
         "largest_logit_difference": difference,
     }
-    print_result("\n".join([text, *proof]), value, as_json)
+    return made, after, proof, value
 
 
 @command(tokenizer_app, "inspect")

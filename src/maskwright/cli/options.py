@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Literal, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -45,8 +45,6 @@ class CommandGroup(TyperGroup):
 class Commands(CommandGroup):
     """A group whose help has each command's first sentence in full; typer's cuts it to fit the line."""
 
-    panels: ClassVar[dict[str, list[str]]] = {}
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As typer does. Raises `InputError` for an unknown command."""
         if args[0] not in self.commands and not is_option(args[0]):
@@ -62,13 +60,9 @@ class Commands(CommandGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         visible = [name for name, command in self.commands.items() if not command.hidden]
-        for title, names in (self.panels or {"Commands": visible}).items():
+        for title, names in (PANELS if ctx.parent is None else {"Commands": visible}).items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
-
-
-class Main(Commands):
-    panels = PANELS
 
 
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False, "cls": Commands}
@@ -78,7 +72,7 @@ app = typer.Typer(
     epilog="\b\nFirst steps:\n  maskwright quickstart\n  maskwright recipes\n  maskwright COMMAND --help",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},  # the commands below take them over
-    **plain | {"add_completion": True, "cls": Main},
+    **plain | {"add_completion": True},
 )
 tokenizer_app = typer.Typer(help="Train, extend, trim and inspect tokenizers.", **plain)
 data_app = typer.Typer(help="Audit text, turn it into a token store, and inspect, check and copy stores.", **plain)

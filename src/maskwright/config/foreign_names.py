@@ -338,24 +338,17 @@ _COMMANDS = {
 """Other programs' names of commands -> what to type."""
 
 _MOVED = {
-    "env image": "`maskwright image ENV.yaml`",
     "env plan": "`maskwright env up ENV.yaml --dry-run`",
-    "env schema": "`maskwright schema environment`, with --json as JSON schema",
     "image build": "`maskwright image IMAGE`",
-    "plan --probe_seconds": "leave it out",
     "env up --detailed_exitcode": "`--json`, whose `differs` shows it",
     "recipes show": "`maskwright recipes NAME`",
-    "schema --finetune": "`maskwright schema finetune`, with --json as JSON schema",
-    "report --evaluate": "`maskwright evaluate RUN`",
-    "report --fill": "`maskwright fill RUN TEXT`",
-    "schema --markdown": "leave it out",
     "submit slurm --env": "leave it out: sbatch passes your environment on; `export NAME=…` before you submit",
     "submit kubernetes --node_selector": "`--job-template FILE`, a YAML whose spec.template.spec.nodeSelector has it",
     "submit kubernetes --service_account": (
         "`--job-template FILE`, a YAML whose spec.template.spec.serviceAccountName has it"
     ),
 }
-"""Former spellings of several words."""
+"""Spellings of several words -> what to type."""
 COMMANDS = _MOVED | {name: said for names, said in _COMMANDS.items() for name in names.split()}
 NOT_NEEDED = {name: why for names, why in NOT_NEEDED.items() for name in names.split()}
 _LEFT_OUT = {name: f"leave it out: {why}" for name, why in NOT_NEEDED.items()}

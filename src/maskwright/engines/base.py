@@ -24,6 +24,26 @@ DROPOUT_PURPOSE = 7
 """Purpose in the keys of dropout's random numbers (`data.bits.key`)."""
 
 
+class RunFacts(NamedTuple):
+    """What an engine must know of a run beyond its configuration."""
+
+    flops: float = 0.0
+    """Model FLOPs of the whole run, by which `compile: auto` decides."""
+    micro_batch_losses: float = 1.0
+    """Approximate number of predicted positions or examples in a micro-batch, for the loss scale of fp16."""
+    label_smoothing: float = 0.0
+    """Share of each class's target that all classes get, in training only."""
+    by_mkl: bool | None = None
+    """Whether the run began with gradients by MKL; None asks this machine."""
+    looked_up: NDArray[np.int64] | None = None
+    """The tokens of all training texts in ascending order, for a model whose embeddings are not its output too; None
+    for any token."""
+
+
+NO_RUN = RunFacts()
+"""For an engine that only scores."""
+
+
 @dataclass(frozen=True)
 class StepStats:
     """Sums over all ranks of one optimizer update. Lazy: `float()` blocks until the device has the value."""

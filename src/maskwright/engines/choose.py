@@ -4,53 +4,29 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
-from numpy.typing import NDArray
-
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig, require_supported, shared_out
 from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
-from maskwright.engines.base import Engine
+from maskwright.engines.base import NO_RUN, Engine, RunFacts
 from maskwright.engines.processes import Alone, Processes
 from maskwright.machine.hardware import usable_cores
 from maskwright.model.config import ModelConfig
 
 
 def make_engine(
-    model: ModelConfig,
-    optimizer: Optimizer,
-    engine: EngineSection,
-    seed: int,
-    *,
-    run_flops: float = 0.0,
-    micro_batch_losses: float = 1.0,
-    label_smoothing: float = 0.0,
-    by_mkl: bool | None = None,
-    looked_up: NDArray[np.int64] | None = None,
+    model: ModelConfig, optimizer: Optimizer, engine: EngineSection, seed: int, facts: RunFacts = NO_RUN
 ) -> Engine:
-    """`run_flops`, `micro_batch_losses`, `by_mkl`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each
-    class's target that all classes get, in training only. Raises `ConfigError` if a device or a framework is
-    absent, and the errors of `require_family`."""
+    """Raises `ConfigError` if a device or a framework is absent, and the errors of `require_family`."""
     require_family(model, engine)
     if engine.kind == "jax":
         require("jax", "engine.kind")
         from maskwright.engines.jax.engine import JaxEngine
 
-        return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing)
+        return JaxEngine(model, optimizer, engine, seed, facts)
     from maskwright.engines.torch.engine import TorchEngine
 
-    return TorchEngine(
-        model,
-        optimizer,
-        engine,
-        seed,
-        run_flops=run_flops,
-        micro_batch_losses=micro_batch_losses,
-        label_smoothing=label_smoothing,
-        by_mkl=by_mkl,
-        looked_up=looked_up,
-    )
+    return TorchEngine(model, optimizer, engine, seed, facts)
 
 
 def choose_device(engine: EngineSection) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 from maskwright.config.finetuning import TaskKind
 from maskwright.core.errors import SourceError
-from maskwright.labels.example import Answer, Example, Reading, Unusable, folded_name
+from maskwright.labels.example import Answer, Example, Reading, Unusable
 from maskwright.labels.names import INTEGER
 from maskwright.labels.vectors import STATES, is_one_hot, keys_of, list_in, require_labels
 from maskwright.text.document import Fault
+from maskwright.text.names import cell_name, folded_name
 from maskwright.text.tables import Column, Record, Table, listed, whole_characters
 
 PAIRS: tuple[tuple[str, str | None], ...] = (
@@ -174,17 +175,6 @@ def _number(cell: Any, column: Column, reading: Reading) -> float:
             "repair it, or name the label's column as data.label",
         )
     return value
-
-
-def cell_name(cell: Any) -> str:
-    """A label's name: `1` for the number 1 and for pandas' 1.0; empty for a null or NaN."""
-    if cell is None or cell != cell:
-        return ""
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell).strip()
 
 
 def renamed(label: str, roles: Roles, reading: Reading) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
 
 from maskwright.config.finetuning import LabelledData, Task
@@ -16,9 +15,6 @@ from maskwright.core.errors import SourceError
 from maskwright.core.splits import Split
 from maskwright.text.document import Counted, Fault, place, strict
 from maskwright.text.encodings import Encoding
-
-SEPARATOR = re.compile(r"_|(?<=\w)-(?=\w)")
-WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0+)?")
 
 
 class Answer(NamedTuple):
@@ -80,15 +76,6 @@ def folded(text: str) -> str:
     if text.isascii() and len(text.split()) == 1:
         return text.strip()
     return unicodedata.normalize("NFKC", text).casefold().translate(_left_out()) or text
-
-
-@lru_cache(maxsize=1 << 14)
-def folded_name(name: str) -> str:
-    """A name of a label or group without case, invisible characters, zeros before or `.0` after a whole number, and the
-    kind of its separators and accents: what spellings of one name share."""
-    visible = "".join(one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
-    words = " ".join(SEPARATOR.sub(" ", visible.casefold()).split())
-    return WHOLE.sub(r"\1\2", words) if WHOLE.fullmatch(words) else words or name
 
 
 class Unusable(Exception):

@@ -12,8 +12,9 @@ from dataclasses import replace
 from maskwright.config.finetuning import LABELLED, LabelledData, Task
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, SourceError
-from maskwright.labels.example import Example, Reading, folded_name
+from maskwright.labels.example import Example, Reading
 from maskwright.labels.spans import PREFIXES
+from maskwright.text.names import folded_name
 
 CLASSES = ("single_label_classification", "token_classification")
 """Kinds of task in which each text or word has exactly one label."""

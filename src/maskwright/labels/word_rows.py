@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import KNOWN, cell_name, renamed, roles_of, string, with_tags
+from maskwright.labels.columns import KNOWN, renamed, roles_of, string, with_tags
 from maskwright.labels.example import Example, Reading, Unusable
 from maskwright.text.document import place
 from maskwright.text.lines import numbered_lines
+from maskwright.text.names import cell_name
 from maskwright.text.tables import Column, Record, Table, first_record
 
 SENTENCE = re.compile(r"sent(ence)?s?(id|idx|index|no|num|nr|number)?")

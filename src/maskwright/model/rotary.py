@@ -14,7 +14,7 @@ which is fp16 in the published ones."""
 
 def speeds(config: ModelConfig, theta: float) -> NDArray[np.float32]:
     """[h / 2] radians a position, for heads of width h."""
-    width = config.hidden_size // config.num_attention_heads
+    width = config.head_width
     result = (theta ** (-np.arange(0, width, 2, dtype=np.float32) / width)).astype(np.float32)
     for dtype in config.rope_rounding.split():
         result = result.astype(np.float16).astype(np.float32) if dtype == "float16" else _in_bf16(result)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from maskwright.core import output
 from maskwright.core.secrets import redact
 from maskwright.report import frame, plots
 from maskwright.report.frame import ReportTable
@@ -94,12 +93,6 @@ class ReportSection:
     heading: str
     """Empty for the first section."""
     blocks: tuple[Block, ...]
-
-
-def write(path: str, title: str, sections: Sequence[ReportSection]) -> None:
-    """Writes HTML. Raises `InputError` if the file cannot be written."""
-    with output.writer(path) as file:
-        file.write(html(title, sections).encode("utf-8", "replace"))
 
 
 def html(title: str, sections: Sequence[ReportSection]) -> str:

@@ -120,10 +120,8 @@ def section(heading: str, *parts: str) -> str:
     return f"<section>\n<h2>{escaped(heading)}</h2>\n" + "\n".join(part for part in parts if part) + "\n</section>"
 
 
-def table(content: ReportTable | None) -> str:
+def table(content: ReportTable) -> str:
     """The HTML of a table, in a box that scrolls sideways, by keyboard too."""
-    if content is None:
-        return ""
     head = "".join(
         f'<th scope="col"{_kind(idx, content.words)}>{escaped(name)}</th>' for idx, name in enumerate(content.header)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from maskwright.core import output
 from maskwright.report import background, configuration, document, incidents, training, words
 from maskwright.report.document import Block, Folded, Listing, Paragraph, ReportSection
 from maskwright.report.run import RecordedRun
@@ -13,7 +14,8 @@ MOST_NAMED = 3
 
 def write(path: str, runs: Sequence[RecordedRun], dollars_per_hour: float | None = None) -> None:
     """Writes HTML. Raises `InputError` if the file cannot be written."""
-    document.write(path, *contents(runs, dollars_per_hour))
+    with output.writer(path) as file:
+        file.write(document.html(*contents(runs, dollars_per_hour)).encode("utf-8", "replace"))
 
 
 def contents(runs: Sequence[RecordedRun], dollars_per_hour: float | None = None) -> tuple[str, list[ReportSection]]:

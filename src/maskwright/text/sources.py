@@ -36,6 +36,7 @@ from maskwright.text.document import Document, Fault, FaultHandler, place
 from maskwright.text.encodings import Encoding
 from maskwright.text.layout import PEEK_BYTES, Layout, LayoutGuess, guess_layout, sampled
 from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, in_utf8, line_blocks, lines_of
+from maskwright.text.names import cell_name, folded_name
 from maskwright.text.notation import OVERLAP, TAIL_CHARACTERS, Noted, beginning_of, notation_of, overlaps
 from maskwright.text.records import (
     FASTQ_ENDINGS,
@@ -392,13 +393,14 @@ class Sources:
                 for group in grouped:
                     table.require(group, "name it with --group-column")
             for number, record in table.rows([column, *grouped]):
-                if lacking := [name for name in grouped if record.get(name) in (None, "")]:
+                group = "".join(folded_name(cell_name(record.get(name))) for name in grouped)
+                if grouped and not group:
                     where, fix = place(name, number, table.counted), "give it one, or leave --group-column out"
-                    self._handle(Fault("record", where, f"has no '{lacking[0]}'", fix))
-                elif column in record:
+                    self._handle(Fault("record", where, f"has no '{self.group_column}'", fix))
+                    continue
+                if column in record:
                     text = self._text(record[column], table, number)
                     if text:
-                        group = "".join(str(record[name]).strip() for name in grouped)
                         yield Document((text,), False, name, number, group)
                     continue
                 what, where = f"has no '{column}' (keys: {listed([*record])})", place(name, number, table.counted)

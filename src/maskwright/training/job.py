@@ -72,4 +72,4 @@ class Job:
     @property
     def ended(self) -> bool:
         """Whether all steps are done."""
-        return self.step == self.steps or self.objective.settled
+        return self.step == self.steps or self.objective.best.settled

@@ -135,13 +135,10 @@ class _Profile(ExitStack):
         super().__init__()
         self._job, self._steps, self._is_written = job, steps, False
 
-    def is_due(self, done: int) -> bool:
-        """Whether the trace starts or ends after `done` steps of this start."""
-        return bool(self._steps) and done in (PROFILE_AFTER_STEPS, PROFILE_AFTER_STEPS + self._steps)
-
     def look(self, done: int) -> None:
-        """Starts or ends the trace, on rank 0; called before each step."""
-        if not self.is_due(done) or not self._job.is_rank_0:
+        """Starts or ends the trace, on rank 0; called before each step, after `done` steps of this start."""
+        due = PROFILE_AFTER_STEPS, PROFILE_AFTER_STEPS + self._steps
+        if not self._steps or done not in due or not self._job.is_rank_0:
             return
         folder = self._job.directory.path("profile")
         self._job.engine.check()  # so that the trace holds whole steps

@@ -26,24 +26,14 @@ class MaskedLM:
         self, loader: Loader, sets: dict[str, list[Batch]], vocab_size: int, patience: int | None = None
     ) -> None:
         self.loader, self.sets, self.chance = loader, sets, math.log(vocab_size)
+        self.batches, self.trials = loader.batches, loader.trials
+        self.rope_theta, self.epoch = loader.rope_theta, loader.epoch
         self.best = Best(patience, lower=True)
         self.held_out = [batch for batches in sets.values() for batch in batches]
-
-    def batches(self, step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        return self.loader.batches(step, virtual_workers)
-
-    def rope_theta(self, step: int) -> float | None:
-        return self.loader.rope_theta(step)
-
-    def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
-        return self.loader.trials(step, virtual_workers)
 
     def work(self, step: int) -> UpdateCounts:
         tokens, pairs = self.loader.work(step)
         return UpdateCounts(tokens, pairs, tokens * self.loader.masking_rate(step))
-
-    def epoch(self, step: int) -> float:
-        return self.loader.epoch(step)
 
     def logged(self, step: int) -> dict[str, float]:
         masks, config = masks_at(self.loader, step), self.loader.config
@@ -85,10 +75,6 @@ class MaskedLM:
     @property
     def best_step(self) -> int | None:
         return None if self.best.patience is None else self.best.step
-
-    @property
-    def settled(self) -> bool:
-        return self.best.settled
 
 
 def masks_at(loader: Loader, step: int) -> dict[str, float]:

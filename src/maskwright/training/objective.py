@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine
+from maskwright.run.best import Best
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class UpdateCounts:
 
 
 class Objective(Protocol):
+    best: Best
+    """The run's evaluations. Once they are settled, the run ends before its last step."""
+
     @property
     def chance(self) -> float | None:
         """Loss of a uniform guess in nats; None if the loss has none."""
@@ -74,9 +78,4 @@ class Objective(Protocol):
     @property
     def best_step(self) -> int | None:
         """The step of the best evaluation, whose checkpoint is kept; None if only the last one counts."""
-        ...
-
-    @property
-    def settled(self) -> bool:
-        """Whether the run ends now, before its last step, because it has stopped improving."""
         ...

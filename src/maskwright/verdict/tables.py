@@ -143,11 +143,11 @@ def _choices(searches: Sequence[LearningRateSearch], what: str, by: str) -> Repo
 def degenerate(report: VerdictReport) -> ReportTable | None:
     if not report.degenerate:
         return None
-    rows = tuple((run.task, run.arm, f"{run.seed}", run.why) for run in report.degenerate)
-    if report.question == "recipe":
-        rows = tuple(
-            (run.task, f"{run.arm} ({run.pretraining_run})", f"{run.seed}", run.why) for run in report.degenerate
-        )
+    recipe = report.question == "recipe"
+    rows = tuple(
+        (run.task, f"{run.arm} ({run.pretraining_run})" if recipe else run.arm, f"{run.seed}", run.why)
+        for run in report.degenerate
+    )
     header = ("task", "arm", "seed", "why")
     return ReportTable("Runs that learned nothing, or in which something went wrong", header, rows, words=4)
 

@@ -172,6 +172,11 @@ class Request:
         if self.held_out:
             what = f"none of its documents is held out: all {counts.duplicates:,} are repeats"
             return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
+        if self.sources.group_column:
+            share = min(0.5, 10 * self.options.valid_fraction)
+            what = f"none of the groups of {kept:,} documents fell into the held-out share of "
+            fix = f"use a --valid-fraction such as {share:.2g}, or 0 to hold none out"
+            return InputError(f"{what}{self.options.valid_fraction:g}", where=self.sources.files[0], fix=fix)
         fix = "give more documents, name held-out text as --valid-files, use a --valid-fraction such as "
         fix += f"{share_held_out(kept, self.options.valid_fraction):.2g}, "
         more = finer_layouts(self.sources.layout, guess.documents, kept) if guess else []

@@ -26,9 +26,11 @@ from maskwright.core.errors import MaskwrightError
 from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
+    NO_RUN,
     AtOnce,
     EvalStats,
     LabelScores,
+    RunFacts,
     ScaleState,
     StepStats,
     TrainState,
@@ -76,16 +78,10 @@ class JaxEngine:
     waiting: Callable[[], AbstractContextManager[object]] | None = None  # a step is one program
 
     def __init__(
-        self,
-        model: ModelConfig,
-        optimizer: Optimizer,
-        engine: EngineSection,
-        seed: int,
-        *,
-        label_smoothing: float = 0.0,
+        self, model: ModelConfig, optimizer: Optimizer, engine: EngineSection, seed: int, facts: RunFacts = NO_RUN
     ) -> None:
         self.device, devices, self.processes = connect(engine)
-        self.program = Program.of(model, optimizer, engine, devices, seed=seed, label_smoothing=label_smoothing)
+        self.program = Program.of(model, optimizer, engine, devices, seed=seed, label_smoothing=facts.label_smoothing)
         self.dtype_name, self.dp_degree = self.program.layout.dtype.name, len(devices)
         self._local = [i for i, device in enumerate(devices) if device.process_index == jax.process_index()]
         self.at_once = AtOnce()

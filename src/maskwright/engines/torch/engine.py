@@ -17,7 +17,6 @@ from functools import cache, partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from maskwright.config import pretraining as run
@@ -28,9 +27,11 @@ from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
     DROPOUT_PURPOSE,
+    NO_RUN,
     AtOnce,
     EvalStats,
     LabelScores,
+    RunFacts,
     ScaleState,
     StepStats,
     TrainState,
@@ -53,7 +54,6 @@ from maskwright.engines.torch.prepare import (
     set_determinism,
     use_threads,
     what_dtype_costs,
-    works_without_determinism,
 )
 from maskwright.engines.torch.processes import Peers, Sums, connect
 from maskwright.engines.torch.scorer import Scorer
@@ -64,12 +64,7 @@ NEVER = 2**62
 
 
 class TorchEngine:
-    """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run drops the same.
-
-    `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides. `micro_batch_losses`: see
-    `LossScale`. `by_mkl`: whether the run began with gradients by MKL; None asks this machine. `looked_up`: the tokens
-    of all training texts in ascending order, for a model whose embeddings are not its output too; None for any token.
-    """
+    """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run drops the same."""
 
     def __init__(
         self,
@@ -77,12 +72,7 @@ class TorchEngine:
         optimizer: run.Optimizer,
         engine: run.EngineSection,
         seed: int,
-        *,
-        run_flops: float = 0.0,
-        micro_batch_losses: float = 1.0,
-        label_smoothing: float = 0.0,
-        by_mkl: bool | None = None,
-        looked_up: NDArray[np.int64] | None = None,
+        facts: RunFacts = NO_RUN,
     ) -> None:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
@@ -94,11 +84,11 @@ class TorchEngine:
         torch.backends.cuda.matmul.allow_tf32 = False
         if self.device == "cuda":
             set_determinism(engine.reproducibility == "exact")
-        self.compiled = choose_compile(engine.compile, self.device, run_flops)
+        self.compiled = choose_compile(engine.compile, self.device, facts.flops)
         self.asynchronous = self.device == "cuda"
         self._step = 0
         self._first_bad = torch.tensor(NEVER, device=self.device)
-        self.loss_scale = LossScale(micro_batch_losses, self.device) if self.dtype is torch.float16 else None
+        self.loss_scale = LossScale(facts.micro_batch_losses, self.device) if self.dtype is torch.float16 else None
         self.model, self.weights = prepare(
             model,
             optimizer,
@@ -107,8 +97,7 @@ class TorchEngine:
             dtype=self.dtype,
             processes=self.processes,
             compiled=self.compiled,
-            by_mkl=by_mkl,
-            looked_up=looked_up,
+            facts=facts,
         )
         self.by_mkl = self.model.by_mkl if self.device == "cpu" else None
         # Fine-tuning has too many shapes for a graph of each.
@@ -119,7 +108,7 @@ class TorchEngine:
             self.model,
             self.weights,
             self.dtype,
-            label_smoothing=label_smoothing,
+            label_smoothing=facts.label_smoothing,
             loss_scale=self.loss_scale,
             fills_up=self.compiled and self.device == "cuda" and model.task == "masked_lm",
         )
@@ -184,18 +173,15 @@ class TorchEngine:
             self._accumulate(batches[0], self.processes.rank, final=True)
             self.weights.finish()
 
-        def both() -> None:
+        try:
             self.fit.run(batches[0], train)
             for batch in held_out[:1]:
                 self._scorer.sums(batch)
             if self.processes.world_size > 1:
                 self.exchange(0.0, 0, False)()
                 self.fit.run(batches[0], send, lambda: self.weights.gradients.sending)
-
-        try:
-            both()
         except RuntimeError as error:
-            if not works_without_determinism(both):
+            if "use_deterministic_algorithms" not in str(error):  # torch gives it no class of its own
                 raise
             what = f"an operation has no exact form on {self.device}: {str(error).partition('. ')[0]}"
             fix = "--set engine.reproducibility=fast"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from maskwright.data.batch import Batch
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import Parameters
-from maskwright.model.torch.networks import build_encoder
+from maskwright.model.torch.networks import build
 
 Pool = Callable[[Batch], NDArray[np.float32]]
 
@@ -20,7 +20,7 @@ def pooler(config: ModelConfig, parameters: Parameters, device: str, of_first_to
     """Makes the function from a batch, whose `predict_index` names the first token of each text, to fp32 [K, D]: that
     token's state, or the mean over all tokens of its segment, special ones included. These are two poolings of
     `sentence-transformers`."""
-    network = build_encoder(config, parameters, device)
+    network = build(config, parameters, device, bare=True)
 
     @torch.no_grad()
     def pooled(batch: Batch) -> NDArray[np.float32]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
 from functools import cache, partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from maskwright.config import pretraining as run
 from maskwright.core.console import note, warn
 from maskwright.core.errors import ConfigError
+from maskwright.engines.base import RunFacts
 from maskwright.engines.ceiling import Products, gemm_ceiling
 from maskwright.engines.processes import Processes, launch_variables
 from maskwright.engines.torch.processes import Peers, has_mkl
@@ -155,21 +153,6 @@ def set_determinism(exact: bool) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def works_without_determinism(compute: Callable[[], object]) -> bool:
-    """Whether `compute`, which raised `RuntimeError`, succeeds when sums need not be exact. torch's error for a kernel
-    that has no exact form is a plain `RuntimeError`."""
-    if not torch.are_deterministic_algorithms_enabled():
-        return False
-    torch.use_deterministic_algorithms(False)
-    try:
-        compute()
-    except RuntimeError:
-        return False
-    finally:
-        torch.use_deterministic_algorithms(True)
-    return True
-
-
 def products(device: str, dtype: torch.dtype, m: int, k: int, n: int) -> Products:
     """See `ceiling.gemm_ceiling`."""
     a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (k, n)))
@@ -209,16 +192,15 @@ def prepare(
     dtype: torch.dtype,
     processes: Processes,
     compiled: bool,
-    by_mkl: bool | None = None,
-    looked_up: NDArray[np.int64] | None = None,
+    facts: RunFacts,
 ) -> tuple[EncoderNetwork, Weights]:
-    """The network, and the weights that an update changes. `by_mkl`, `looked_up`: see `TorchEngine`."""
+    """The network, and the weights that an update changes."""
     if device == "cpu" and dtype is torch.float16:
         warn("fp16 on a CPU takes many times as long as fp32, so use it only for tests and for runs begun on a GPU")
     # 1. The layout of the weights in flat buffers.
     weights: Weights
-    if looked_up is not None:
-        weights = SparseRows(looked_up, model, optimizer, dtype, device, processes=processes)
+    if facts.looked_up is not None:
+        weights = SparseRows(facts.looked_up, model, optimizer, dtype, device, processes=processes)
         network = weights.network
     else:
         network = make_network(model, device)
@@ -237,6 +219,6 @@ def prepare(
             part.compile(dynamic=False if model.task == "masked_lm" else None)
         network.compiled = True
     # 3. The library for the gradients of matrices.
-    if mkl_takes_gradients(device, dtype, processes, compiled=compiled, begun=by_mkl):
+    if mkl_takes_gradients(device, dtype, processes, compiled=compiled, begun=facts.by_mkl):
         network.use_mkl()
     return network, weights

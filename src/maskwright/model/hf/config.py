@@ -41,7 +41,7 @@ ROPE_FIELDS = ("rope_theta", "local_rope_theta")
 def to_hf_config(config: ModelConfig, labels: Sequence[str] = (), *, bare: bool = False) -> dict[str, Any]:
     """`config.json` of a Hugging Face folder; `labels`: the names of a classifier's outputs, in order. `bare`: of an
     encoder without a head."""
-    head = {"architectures": [encoder_class_name(config)]} if bare else _task_config(config, labels)
+    head = {"architectures": [class_name(config, bare=True)]} if bare else _task_config(config, labels)
     return _encoder_config(config) | head
 
 
@@ -65,14 +65,9 @@ def fine_tuning_values(folder: str, model: ModelConfig) -> dict[str, Any]:
     return dropouts | {key: values[key] for key in OF_CLASSIFIERS if key in values}
 
 
-def class_name(config: ModelConfig) -> str:
-    """Name of the class of `transformers` that computes the same."""
-    return FAMILIES[config.architecture].class_begins + CLASS_ENDS[config.task]
-
-
-def encoder_class_name(config: ModelConfig) -> str:
-    """Name of the class of `transformers` that is the encoder without a head."""
-    return FAMILIES[config.architecture].class_begins + "Model"
+def class_name(config: ModelConfig, *, bare: bool = False) -> str:
+    """Name of the class of `transformers` that computes the same. `bare`: without a head."""
+    return FAMILIES[config.architecture].class_begins + ("Model" if bare else CLASS_ENDS[config.task])
 
 
 def _task_config(config: ModelConfig, labels: Sequence[str]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
-from maskwright.model.hf.config import class_name, encoder_class_name
+from maskwright.model.hf.config import class_name
 from maskwright.model.hf.names import Parameters, has_head
-from maskwright.model.torch.networks import build, build_encoder
+from maskwright.model.torch.networks import build
 
 Ids = NDArray[np.int64]
 Speaker = Callable[[Ids, Ids, Ids], NDArray[np.float32]]
@@ -41,7 +41,7 @@ class Reference:
 def our_model(config: ModelConfig, parameters: Parameters) -> Speaker:
     """The model of `parameters`; without a head, a bare encoder."""
     bare, outputs = not has_head(config, parameters), config.outputs
-    network = (build_encoder if bare else build)(config, parameters)
+    network = build(config, parameters, bare=bare)
 
     @torch.inference_mode()
     def say(ids: Ids, mask: Ids, types: Ids) -> NDArray[np.float32]:
@@ -66,8 +66,7 @@ def their_model(config: ModelConfig, folder: str, attention: str | None = None, 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     options: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32, "attn_implementation": attention}
-    name = encoder_class_name(config) if bare else class_name(config)
-    model = getattr(transformers, name).from_pretrained(folder, **options).eval()
+    model = getattr(transformers, class_name(config, bare=bare)).from_pretrained(folder, **options).eval()
 
     @torch.inference_mode()
     def say(ids: Ids, mask: Ids, types: Ids) -> NDArray[np.float32]:

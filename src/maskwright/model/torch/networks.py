@@ -56,18 +56,10 @@ def logits_at(config: ModelConfig, parameters: Parameters, ids: list[int], place
     return logits[:, : config.vocab_size].numpy()
 
 
-def build_encoder(config: ModelConfig, parameters: Parameters, device: str = "cpu") -> EncoderNetwork:
-    """An fp32 model in evaluation mode with `encode` alone, so `parameters` need no head."""
+def build(config: ModelConfig, parameters: Parameters, device: str = "cpu", *, bare: bool = False) -> EncoderNetwork:
+    """An fp32 model in evaluation mode. `bare`: for `encode` alone, so `parameters` need no head."""
     network = make_network(config, device).eval()
-    encoder: dict[str, Tensor] = {
-        name: tensor for name, tensor in network.named_parameters() if not name.startswith("head.")
-    }
-    assign(encoder, parameters, config, NEVER_PREDICTED)
+    named = network.named_parameters()
+    filled: dict[str, Tensor] = {name: one for name, one in named if not (bare and name.startswith("head."))}
+    assign(filled, parameters, config, NEVER_PREDICTED)
     return network
-
-
-def build(config: ModelConfig, parameters: Parameters) -> EncoderNetwork:
-    """An fp32 model on the CPU in evaluation mode."""
-    model = make_network(config).eval()
-    assign(dict(model.named_parameters()), parameters, config, NEVER_PREDICTED)
-    return model

@@ -19,7 +19,7 @@ from maskwright.engines.base import Engine
 from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import LOWER_IS_BETTER, Predictions, decode, measure, metric_names
-from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
+from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order
 from maskwright.model.config import ModelConfig
 from maskwright.run.best import Best
 from maskwright.run.directory import RunDirectory
@@ -62,12 +62,6 @@ class EvaluationSplit:
     unit: tuple[float, float] | None
     may_be_none: bool | None
     """See `RunRecord`; whatever these examples are, a model that learned to give no answer may give none."""
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[Example], packer: Packer, unit: tuple[float, float] | None, may_be_none: bool | None
-    ) -> EvaluationSplit:
-        return cls(examples, packer, prediction_batches(packer), unit, may_be_none)
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
         """See `rows.in_order`; numbers are labels. None if `look` asks to give up."""
@@ -151,10 +145,6 @@ class LabelledObjective:
     @property
     def best_step(self) -> int | None:
         return self.best.step
-
-    @property
-    def settled(self) -> bool:
-        return self.best.settled
 
 
 def chance(task: Task, num_labels: int) -> float | None:

@@ -31,7 +31,7 @@ from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import LOWER_IS_BETTER, Predictions, best_threshold, gold_outcomes
 from maskwright.labels.names import shortened
-from maskwright.labels.rows import ExampleStream, Packer
+from maskwright.labels.rows import ExampleStream, Packer, prediction_batches
 from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import OUTPUTS, SEQUENCE_TASKS, ModelConfig, model_config, recorded_config
 from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
@@ -63,7 +63,7 @@ from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.job import Job
-from maskwright.training.kept_batch import write_examples
+from maskwright.training.kept_batch import write_batches
 from maskwright.training.stop import StopRequest
 
 SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
@@ -248,7 +248,7 @@ class FinetuneRun:
         task, labels = self.config.task, self.dataset.labels
         encoded = encoded_for(self.model, examples, self.tokenizer_folder, task, labels, self.max_seq_len)
         packer = Packer.of(encoded, task.kind, self.model.pad_token_id)
-        return EvaluationSplit.of(examples, packer, self.unit, self.may_be_none)
+        return EvaluationSplit(examples, packer, prediction_batches(packer), self.unit, self.may_be_none)
 
     def objective(self) -> LabelledObjective:
         return LabelledObjective(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
@@ -316,7 +316,7 @@ class FinetuneRun:
         every = range(self.config.batch.virtual_workers)
         rows = self.train.packer.encoded.example[self.train.rows_at(step)]
         places = [self.dataset.train[at].where for at in rows]
-        return write_examples(job.directory, self.train.batches(step, every), places, step=step, details=details)
+        return write_batches(job.directory, self.train.batches(step, every), step, details | {"examples": places})
 
     def finish(self, job: Job) -> None:
         """Scores the best checkpoint on validation and test, and writes `results.json`."""

@@ -177,7 +177,8 @@ def blimp(model: TrainedModel, location: str, *, share: float = 1.0, engine: Eng
         raise InputError(what, where=pairs[int(longest.argmax())].where, fix="leave the pair out, or use another model")
     scores = score_texts(scorer, model.vocabulary, ids, lengths)
     paradigms = _by_paradigm(pairs, _compared(scores, lengths, good, bad))
-    fields = [_mean(name, [row for row in paradigms if row.field == name]) for name in _names(paradigms)]
+    names = dict.fromkeys(row.field for row in paradigms)
+    fields = [_mean(name, [row for row in paradigms if row.field == name]) for name in names]
     return Blimp(
         model=model.location,
         data=location,
@@ -208,10 +209,6 @@ def _by_paradigm(pairs: list[Pair], right: NDArray[np.float64]) -> list[Accuracy
         chosen = paradigm == name
         rows.append(Accuracy(name, fields[name], int(chosen.sum()), *right[:, chosen].mean(1).tolist()))
     return rows
-
-
-def _names(paradigms: list[Accuracy]) -> list[str]:
-    return list(dict.fromkeys(row.field for row in paradigms))
 
 
 def _mean(name: str, rows: list[Accuracy]) -> Accuracy:

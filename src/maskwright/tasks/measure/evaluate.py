@@ -124,7 +124,3 @@ def _require_range(model: TrainedModel, request: EvaluationRequest) -> None:
     if request.seq_len is not None and not SHORTEST <= request.seq_len <= most:
         what = f"`seq_len` {request.seq_len} is outside the model's range {SHORTEST} … {most}"
         raise InputError(what, fix="give one in that range")
-    if not 0.0 <= request.share <= 1.0:
-        raise InputError(f"`share` {request.share:g} is not in 0 … 1", fix="give a share of the pairs")
-    if request.max_rows < 1:
-        raise InputError(f"`max_rows` {request.max_rows} is not positive", fix="give at least 1")

@@ -44,8 +44,8 @@ from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pr
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.unknown import require_known
 from maskwright.training.job import Job
-from maskwright.training.kept_batch import write_bundle
-from maskwright.training.masked_lm import MaskedLM
+from maskwright.training.kept_batch import origins, write_batches
+from maskwright.training.masked_lm import MaskedLM, masks_at
 
 VOCABULARY = 50_265
 """Size of the vocabulary of a plan that names none: RoBERTa's."""
@@ -228,7 +228,9 @@ class PretrainRun:
         return lines + unusual_settings(self.config)
 
     def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:
-        return write_bundle(job.directory, self.loader, self.store, step=step, details=details)
+        rows, masks = origins(self.loader, self.store, step), masks_at(self.loader, step)
+        record = {"seed": self.config.seed, **masks, **details, "rows": rows}
+        return write_batches(job.directory, self.loader.batches(step), step, record)
 
     def finish(self, job: Job) -> None:
         """The last checkpoint is the result."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import maskwright
 from maskwright.core.extras import installed
-from maskwright.engines.base import Engine
+from maskwright.engines.base import Engine, RunFacts
 from maskwright.engines.ceiling import Ceiling
 from maskwright.engines.choose import make_engine
 from maskwright.machine import hardware
@@ -35,17 +35,9 @@ def start_engine(ready: Prepared, before: RunRecord | None, threads: int | None)
     config = ready.config
     decided = engine_config(config, before, threads)
     try:
-        engine = make_engine(
-            ready.model,
-            config.optimizer,
-            decided,
-            config.seed,
-            run_flops=ready.flops,
-            micro_batch_losses=ready.micro_batch_losses,
-            label_smoothing=ready.label_smoothing,
-            by_mkl=before.by_mkl if before else None,
-            looked_up=ready.looked_up,
-        )
+        by_mkl = before.by_mkl if before else None
+        facts = RunFacts(ready.flops, ready.micro_batch_losses, ready.label_smoothing, by_mkl, ready.looked_up)
+        engine = make_engine(ready.model, config.optimizer, decided, config.seed, facts)
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None
     engine.local_virtual_workers(config.batch.virtual_workers)

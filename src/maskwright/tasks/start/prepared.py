@@ -43,7 +43,7 @@ class Prepared(Protocol):
 
     @property
     def micro_batch_losses(self) -> float:
-        """See `TorchEngine`."""
+        """See `RunFacts`."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class Prepared(Protocol):
 
     @property
     def looked_up(self) -> NDArray[np.int64] | None:
-        """See `TorchEngine`."""
+        """See `RunFacts`."""
         ...
 
     @property

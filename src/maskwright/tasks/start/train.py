@@ -197,7 +197,7 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         if isinstance(error, HealthError) and error.step is not None:
             _keep_batch(job, ready, error.step, error)
         raise
-    stopped = job.objective.settled and job.step < job.steps
+    stopped = job.objective.best.settled and job.step < job.steps
     why = f"no longer improving: step {job.objective.best_step:,} has the best evaluation" if stopped else ""
     update_status(job, "done", why or "trained to the last step", 0)
     if stopped:
