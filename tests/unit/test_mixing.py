@@ -58,6 +58,17 @@ def test_mixed_order_equals_slow_twin(sources):
             assert np.allclose(mixed.epochs(count), read / sizes)
 
 
+def test_a_thread_gets_its_own_block():
+    """Not another's, which the other writes into the cache at any moment: one prefetches, one logs the epoch."""
+
+    class Shared(MixedOrder):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, (value[0], *value[:0:-1]) if name == "_assigned" and value else value)
+
+    alone, shared = (kind(SEED, [2, 1], [RowOrder(SEED, 50), RowOrder(SEED, 90)]) for kind in (MixedOrder, Shared))
+    assert np.array_equal(shared.at(np.arange(99)), alone.at(np.arange(99)))
+
+
 def test_weights_by_size():
     assert weights_by_size([300, 100], 1.0) == [0.75, 0.25]
     assert weights_by_size([300, 100], 0.0) == [0.5, 0.5]

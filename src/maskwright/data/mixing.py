@@ -63,14 +63,15 @@ class MixedOrder:
 
     def _assignment(self, block: int) -> tuple[Int64, Int64]:
         """([BLOCK] sources, [BLOCK] index of each row among its source's rows in the block)."""
-        if self._assigned is None or self._assigned[0] != block:  # a cache of a pure function, not a state
+        cached = self._assigned  # a cache of a pure function, not a state: read once, since threads share it
+        if cached is None or cached[0] != block:
             positions = order(self.seed ^ SEED_OF_BLOCKS, block * BLOCK, np.arange(BLOCK, dtype=np.int64), BLOCK)
             source_of_row = np.searchsorted(np.cumsum(self.counts), positions, side="right")
             index_in_source = np.empty(BLOCK, np.int64)
             rows_before = np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
             index_in_source[np.argsort(source_of_row, kind="stable")] = np.arange(BLOCK) - rows_before
-            self._assigned = block, source_of_row, index_in_source
-        return self._assigned[1:]
+            cached = self._assigned = block, source_of_row, index_in_source
+        return cached[1:]
 
 
 def counts_in_block(weights: NDArray[np.float64]) -> Int64:

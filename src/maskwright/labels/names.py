@@ -6,7 +6,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from maskwright.config.finetuning import LABELLED, LabelledData, Task
@@ -86,7 +86,7 @@ def _require_several_values(train: Sequence[Example]) -> None:
 def with_known(split: str, examples: Sequence[Example], labels: Sequence[str], reading: Reading) -> list[Example]:
     """The examples whose labels are all in `labels`. Raises `InputError` for others; those without a label of
     `task.labels` are left out with `data.on_bad_input: skip`."""
-    known, kept = set(labels), []
+    known, kept = _spellings(labels), []
     for example in examples:
         what = _unknown(example, known)
         if what is None:
@@ -112,7 +112,7 @@ def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Rea
         if len(reading.class_names) == len(labels):
             names |= dict(zip(reading.class_names, labels, strict=True))
     found = [replace(one, labels=tuple(names.get(label, label) for label in one.labels)) for one in examples]
-    known = {*labels}
+    known = _spellings(labels)
     for example in found:
         if what := _unknown(example, known):
             fix = (
@@ -126,13 +126,18 @@ def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Rea
     return found
 
 
-def _unknown(example: Example, known: set[str]) -> str | None:
-    """Names the label of the example that is unknown; None for none."""
+def _spellings(labels: Sequence[str]) -> dict[str, str]:
+    """Each label by its `folded_name` and by itself."""
+    return {folded_name(name): name for name in labels} | {name: name for name in labels}
+
+
+def _unknown(example: Example, known: Mapping[str, str]) -> str | None:
+    """Names the label of the example that is unknown; None for none. `known`: see `_spellings`."""
     for word, name in enumerate(example.labels, 1):
-        if name not in known:
+        if known.get(name) != name:
             more = ", which means none," if name == "-1" and all(map(str.isdigit, known)) else ""
-            if like := [label for label in known if folded_name(label) == folded_name(name)]:
-                more = f", unlike '{_apart([name, like[0]])[1]}',"
+            if like := known.get(folded_name(name)):
+                more = f", unlike '{_apart([name, like])[1]}',"
             return f"label '{name}'{more}" + (f" of word {word}, '{example.words[word - 1]}'," if example.words else "")
     return None
 
