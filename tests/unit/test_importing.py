@@ -316,6 +316,10 @@ TAKES = [
      {"data.mixture": None, "data.mixture_alpha": None, "data.store": "data/store", "batch.micro_batch_rows": 8},
      ("data convert a:b ", "--freq-weighted-replacement: left out", "--encoder-layerdrop: left out",
       "--activation-dropout: left out", "--user-dir: left out", "--multilang-sampling-alpha: left out")),
+    # Flags that the scripts have, one letter from others that they or another program have.
+    ("fairseq", "fairseq-train d --nprocs-per-node 4 --profile", {}, ("--nprocs-per-node: left out",)),
+    ("run_mlm", "run_language_modeling.py --mlm --train_data_files 'a/*' --plm_probability 0.2 --model_type bert", {},
+     ("--plm_probability: not needed", "data prepare 'a/*'")),
     # Both limits of fairseq's batches count, which it cuts to a multiple of 8.
     *(
         ("fairseq", f"fairseq-train d --max-update 9 {flags}", {"batch.micro_batch_rows": rows}, (said,))
@@ -354,7 +358,7 @@ TAKES = [
        {"data.store": folder, "data.format": format_, "data.seq_len": length, "schedule.epochs": 4.0,
         "engine.device": "cpu", "engine.dtype": "fp32"}, said) for folder, format_, length, said in (
         ("made", None, 99, ("data prepare t --tokenizer hf://FacebookAI/roberta-base --to made/ --layout sentences",)),
-        ("other", "pregenerated", 512, ("writes made/, and the training reads other: import each",)),
+        ("other", "pregenerated", 512, ("training_data.py writes made/, and the training reads other: import",)),
     )),
 ]  # fmt: skip
 """A script, a command, some of the values that it becomes (None: there is no such key), and words of the table of its

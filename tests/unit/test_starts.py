@@ -1,7 +1,8 @@
 """The record of a run's starts: limits are moments that restarts keep, and starts in vain come to an end."""
 
+import json
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from unittest.mock import Mock
 
@@ -21,6 +22,7 @@ from maskwright.core.errors import (
 )
 from maskwright.core.folder import Folder
 from maskwright.core.lease import leased
+from maskwright.engines.processes import Alone
 from maskwright.model.config import ModelConfig
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.record import RecordedText
@@ -149,6 +151,22 @@ def test_copies_out_of_reach_do_not_change_the_code(config, tmp_path, monkeypatc
         monkeypatch.setattr(StartsFile, "read", away)
         monkeypatch.setattr(StartsFile, "write", away)
         raise StoppedEarly("SIGTERM")
+
+
+@pytest.mark.parametrize(("of_rank_0", "copied"), [(0, False), (8, False), (0, True), (8, True), (12, False)])
+def test_hosts_that_changed_places_lose_nothing_but_what_came_after_a_copy(
+    config, tmp_path, monkeypatch, capsys, of_rank_0, copied
+):
+    """This host has step 12 on its own disk, and rank 0's has what is in its message, or fetched from the copies."""
+    keys = {"checkpoint.copy_to": f"file://{tmp_path}/copies"} if copied else {}
+    monkeypatch.setattr(RunDirectory, "newest_step", lambda run: 12)
+    received = {"newest": of_rank_0}
+    monkeypatch.setattr(Alone, "broadcast", lambda alone, data: json.dumps(json.loads(data) | received).encode())
+    goes_on = of_rank_0 == 12 or (copied and of_rank_0)
+    with nullcontext() if goes_on else pytest.raises(ConfigError, match="has step 12 of the run here, and rank 0's"):
+        with opened(config(**keys), str(tmp_path / "run")):
+            pass
+    assert ("from its copy of step 8" in capsys.readouterr().err) is (copied and of_rank_0 == 8)
 
 
 def test_a_start_that_lost_its_lease_leaves_the_record_to_the_other(tmp_path):

@@ -127,7 +127,7 @@ _BOTH = {
     ),
     "output_dir save_dir logdir job_dir default_root_dir save_folder run_name": "give the run directory as --run",
     "config config_file config_name": "give CONFIG without an option, before --run RUN",
-    "nproc_per_node gpus num_gpus n_gpu num_processes distributed_world_size": (
+    "nproc_per_node nprocs_per_node gpus num_gpus n_gpu num_processes distributed_world_size": (
         "`--processes N` starts a process for each GPU; see also engine.devices"
     ),
     "wandb mlflow trackio tensorboard aim_repo use_wandb": (
@@ -163,7 +163,7 @@ NOT_NEEDED = {
     "tensorboard_logdir tb_log_dir logging_dir": "logging.report_to: tensorboard writes to RUN/events",
     "log_format log_file log_steps track_learning_rate disable_tqdm log_level log_level_replica logging_first_step "
     "logging_nan_inf_filter": "the run directory contains log.txt and metrics.jsonl, with the learning rate",
-    "metrics_debug tpu_metrics_debug tpu_report suppress_loss_report profiler debug": (
+    "metrics_debug tpu_metrics_debug tpu_report suppress_loss_report profile profiler debug": (
         "RUN/engine.json records what was compiled, and `--profile-steps 3` writes a trace"
     ),
     "deterministic full_determinism benchmark": (

@@ -67,7 +67,8 @@ def run_mlm(command: Typed) -> Taken:
     mapped = {"mlm": "a run always predicts masked tokens", "config_overrides": "model.*"}
     if not taken.number("label_smoothing_factor", 0.0):
         taken.note("label_smoothing_factor", "it is off", "not needed")
-    taken.close(MAPPED | mapped, LEFT_OUT | left_out, NOT_NEEDED)
+    not_needed = {"plm_probability max_span_length": "it is for XLNet"}
+    taken.close(MAPPED | mapped, LEFT_OUT | left_out, NOT_NEEDED | not_needed)
     return taken
 
 

@@ -80,7 +80,7 @@ def _written_before(taken: Taken, folder: str) -> bool:
     writer = _of_text(Taken(taken.typed.written_by))
     store = writer.values["data.store"]
     if os.path.normpath(store) != os.path.normpath(folder):
-        what = f"writes {store}, and the training reads {folder}: import each in single quotes"
+        what = f"{WRITER} writes {store}, and the training reads {folder}: import each in single quotes"
         taken.rows.append(FlagFate(writer.typed.script, "", "left out", what))
         return False
     taken.values |= writer.values

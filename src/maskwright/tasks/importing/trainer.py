@@ -26,6 +26,7 @@ ALIASES = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "per_gpu_eval_batch_size": "per_device_eval_batch_size",
     "train_data_file": "train_file",
+    "train_data_files": "train_file",
     "eval_data_file": "validation_file",
     "block_size": "max_seq_length",
     "push_to_hub_model_id": "hub_model_id",

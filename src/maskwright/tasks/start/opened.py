@@ -18,7 +18,7 @@ from maskwright.config.places import READ, absolute
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import storage
-from maskwright.core.console import only_warnings
+from maskwright.core.console import only_warnings, warn
 from maskwright.core.errors import CloudError, ConfigError
 from maskwright.core.hub import as_pinned
 from maskwright.core.lease import leased
@@ -102,7 +102,7 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
             agree()
             shared = json.loads(processes.broadcast(message))
             _require_same_keys(flat(config), shared["config"])
-            _require_no_newer(directory, shared["newest"])
+            _require_no_newer(config, directory, shared["newest"])
             for name in LIMITS:
                 setattr(request, name, shared["limits"][name])
             last = None if shared["before"] is None else parse(shared["before"], directory.config)
@@ -179,10 +179,13 @@ def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirector
             raise ConfigError(f"holds another run's copies (its {name})", where=where, fix="give each run its own")
 
 
-def _require_no_newer(directory: RunDirectory, newest: int) -> None:
+def _require_no_newer(config: RunConfig | FinetuneConfig, directory: RunDirectory, newest: int) -> None:
     """Raises `ConfigError` where a folder on this host's own disk has a checkpoint after rank 0's `newest`: the hosts
-    have changed places, and the run would begin again without it."""
+    have changed places, and the run would begin again without it. Warns if rank 0 has one of the run's copies."""
     if (step := directory.newest_step()) > newest:
+        if newest and config.checkpoint.copy_to is not None:
+            warn(f"step {step:,} is on this host alone, and the run continues from its copy of step {newest:,}")
+            return
         what = f"has step {step:,} of the run here, and rank 0's host has {f'step {newest:,}' if newest else 'none'}"
         fix = "start rank 0 on this host, copy the folder to rank 0's, or delete it here; a shared disk avoids this"
         raise ConfigError(what, where=directory.location, fix=fix)
