@@ -395,7 +395,10 @@ class Sources:
             for number, record in table.rows([column, *grouped]):
                 group = "".join(folded_name(cell_name(record.get(name))) for name in grouped)
                 if grouped and not group:
-                    where, fix = place(name, number, table.counted), "give it one, or leave --group-column out"
+                    fix = (
+                        "give it one, or leave --group-column out" if self.documents else "name it with --group-column"
+                    )
+                    where = place(name, number, table.counted)
                     self._handle(Fault("record", where, f"has no '{self.group_column}'", fix))
                     continue
                 if column in record:

@@ -139,7 +139,9 @@ class Slurm(Place):
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Submits the job and shows its number, or with `dry_run` shows the script."""
-        if self.cpus is None and not any(option.startswith(("--cpus-per", "--exclusive")) for option in self.sbatch):
+        if self.cpus is None and not any(
+            option.startswith(("--cpus-per", "-c", "--exclusive")) for option in self.sbatch
+        ):
             shared = f", for {self.gpus_per_node} processes" if self.gpus_per_node > 1 else ""
             warn(f"without --cpus, most clusters give one core of each node{shared}")
         name = checks.name_for(command.run, self.name)
