@@ -25,7 +25,7 @@ DROPOUT_PURPOSE = 7
 
 
 class RunFacts(NamedTuple):
-    """What an engine must know of a run beyond its configuration."""
+    """Facts of a run, beyond its configuration, that an engine depends on."""
 
     flops: float = 0.0
     """Model FLOPs of the whole run, by which `compile: auto` decides."""

@@ -14,7 +14,7 @@ from maskwright.labels.example import Answer, Example, Reading, Unusable
 from maskwright.labels.names import INTEGER
 from maskwright.labels.vectors import STATES, is_one_hot, keys_of, list_in, require_labels
 from maskwright.text.document import Fault
-from maskwright.text.names import cell_name, folded_name
+from maskwright.text.names import cell_name, group_name
 from maskwright.text.tables import Column, Record, Table, listed, whole_characters
 
 PAIRS: tuple[tuple[str, str | None], ...] = (
@@ -67,7 +67,7 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
             if missing:
                 raise Unusable(f"has no '{missing[0]}' (keys: {listed([*record])})", "add it")
             for column in roles.group:
-                if not (group := folded_name(cell_name(record[column]))):
+                if not (group := group_name(record[column])):
                     raise Unusable(f"has no group in column {column!r}", "write one, or delete the record")
                 example = replace(example, group=group)
             yield build(example, record, roles, reading)

@@ -68,7 +68,8 @@ class Collection:
 def read_collection(data: RetrievalData, seed: int) -> Collection:
     """Reads all splits. Raises `InputError` (exit 2) with file and line: for an id twice, a judgement of an unknown
     question or passage, a question without a passage that answers it, and a question in two splits."""
-    passages = {record["_id"]: _passage(record) for _, record in _records(data.corpus)}
+    records = enumerate(_records(data.corpus))
+    passages = {record["_id"]: (number, _passage(record)) for number, (_, record) in records}
     texts = {record["_id"]: (_question(record, where), where) for where, record in _records(data.queries)}
     files = {"train": data.train, "validation": data.validation, "test": data.test}
     splits: dict[str, list[Query]] = {}
@@ -77,7 +78,8 @@ def read_collection(data: RetrievalData, seed: int) -> Collection:
         splits[split] = [] if file is None else _read_split(split, file, texts, passages, owners)
     if data.validation is None:
         splits["train"], splits["validation"] = _hold_out(splits["train"], seed, data.validation_fraction)
-    return Collection([*passages.values()], **splits, fingerprint=_fingerprint([*passages.values()], splits))
+    in_order = [passage for _, passage in passages.values()]
+    return Collection(in_order, **splits, fingerprint=_fingerprint(in_order, splits))
 
 
 def _passage(record: dict[str, str]) -> str:
@@ -121,30 +123,35 @@ def _text(record: dict[Any, Any], key: str, where: str) -> str:
 
 
 def _read_split(
-    split: str, file: str, texts: dict[str, tuple[str, str]], passages: dict[str, str], owners: dict[str, str]
+    split: str,
+    file: str,
+    texts: dict[str, tuple[str, str]],
+    passages: dict[str, tuple[int, str]],
+    owners: dict[str, str],
 ) -> list[Query]:
-    """The questions of one file of judgements, in its order. `owners`: text of a question -> the split that has it."""
+    """The questions of one file of judgements, in its order. `passages`: index and text by ID. `owners`: the split of
+    each question's text."""
     grades: dict[str, dict[int, int]] = {}
     first: dict[str, str] = {}
-    numbers = {key: number for number, key in enumerate(passages)}
     for where, query, passage, grade in _judgements(file):
         if query not in texts:
             raise SourceError(f"there is no question {query!r:.60}", where=where, fix="delete the line")
-        if passage not in numbers:
+        if passage not in passages:
             raise SourceError(f"there is no passage {passage!r:.60}", where=where, fix="delete the line")
-        of_query = grades.setdefault(query, {})
-        if numbers[passage] in of_query:
+        of_query, number = grades.setdefault(query, {}), passages[passage][0]
+        if number in of_query:
             what = f"judges passage {passage!r:.60} for question {query!r:.60} again"
             raise SourceError(what, where=where, fix="keep one of the two lines")
-        of_query[numbers[passage]] = grade
+        of_query[number] = grade
         first.setdefault(query, where)
     if not grades:
         raise SourceError("holds no judgements", where=file, fix="check the file")
     queries = []
     for key, of_query in grades.items():
         text, where = texts[key]
-        repeats = numbers.get(key) not in of_query and folded(text) in folded(passages.get(key, ""))
-        queries.append(Query(text, of_query, where, numbers[key] if repeats else None))
+        number, passage = passages.get(key, (-1, ""))
+        repeats = number not in of_query and folded(text) in folded(passage)
+        queries.append(Query(text, of_query, where, number if repeats else None))
     for judged, where in zip(queries, first.values(), strict=True):
         if not judged.relevant:
             what = "no passage answers this question, since all its scores are 0"

@@ -29,3 +29,8 @@ def folded_name(name: str) -> str:
     visible = "".join(one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
     words = " ".join(SEPARATOR.sub(" ", visible.casefold()).split())
     return WHOLE.sub(r"\1\2", words) if WHOLE.fullmatch(words) else words or name
+
+
+def group_name(cell: Any) -> str:
+    """The `folded_name` of a group's cell; empty for none."""
+    return folded_name(cell_name(cell))

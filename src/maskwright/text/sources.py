@@ -36,7 +36,7 @@ from maskwright.text.document import Document, Fault, FaultHandler, place
 from maskwright.text.encodings import Encoding
 from maskwright.text.layout import PEEK_BYTES, Layout, LayoutGuess, guess_layout, sampled
 from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, in_utf8, line_blocks, lines_of
-from maskwright.text.names import cell_name, folded_name
+from maskwright.text.names import group_name
 from maskwright.text.notation import OVERLAP, TAIL_CHARACTERS, Noted, beginning_of, notation_of, overlaps
 from maskwright.text.records import (
     FASTQ_ENDINGS,
@@ -393,7 +393,7 @@ class Sources:
                 for group in grouped:
                     table.require(group, "name it with --group-column")
             for number, record in table.rows([column, *grouped]):
-                group = "".join(folded_name(cell_name(record.get(name))) for name in grouped)
+                group = "".join(group_name(record.get(name)) for name in grouped)
                 if grouped and not group:
                     fix = (
                         "give it one, or leave --group-column out" if self.documents else "name it with --group-column"
