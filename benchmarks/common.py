@@ -46,7 +46,7 @@ def process(script: str, *arguments: object, environment: Mapping[str, str] = {}
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
-def alternate(sides: dict[str, Callable[[], dict[str, Any]]], rounds: int) -> dict[str, list[dict[str, Any]]]:
+def alternate(sides: Mapping[str, Callable[[], dict[str, Any]]], rounds: int) -> dict[str, list[dict[str, Any]]]:
     """A B A B …: each side once a round, so that a slow minute of the machine meets both."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     for number in range(rounds):

@@ -18,6 +18,8 @@ import resource
 import shutil
 import tempfile
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from common import alternate, medians, process, write_result
@@ -170,8 +172,7 @@ def main() -> None:
     with open(arguments.text, "rb") as file:
         content = file.read()
     few = f"{work}/few.txt"
-    with open(few, "wb") as file:
-        file.write(b"\n\n".join(content[:200_000].split(b"\n\n")[:4]) + b"\n")
+    Path(few).write_bytes(b"\n\n".join(content[:200_000].split(b"\n\n")[:4]) + b"\n")
 
     def measure(side: str, text: str) -> dict[str, float]:
         options = ["--tokenizer", arguments.tokenizer, "--side", side, "--text"]
@@ -180,7 +181,7 @@ def main() -> None:
         megabytes = os.path.getsize(text) / 1e6
         return {**found, "megabytes_per_cpu_second": megabytes / (found["cpu_seconds"] - start), "start_seconds": start}
 
-    results = alternate({side: lambda side=side: measure(side, arguments.text) for side in SIDES}, arguments.rounds)
+    results = alternate({side: partial(measure, side, arguments.text) for side in SIDES}, arguments.rounds)
     growth = {}
     for size in arguments.sizes:
         larger(arguments.text, size, f"{work}/large.txt")

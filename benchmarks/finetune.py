@@ -44,7 +44,7 @@ ROWS = {
 
 def make_model(size: str, tokenizer: str, folder: str) -> str:
     shape = replace(
-        model_config(ModelSection(size=size), read_vocabulary(tokenizer).size, 128),
+        model_config(ModelSection.model_validate({"size": size}), read_vocabulary(tokenizer).size, 128),
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
     )

@@ -17,6 +17,7 @@ import shutil
 import struct
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,9 @@ def write_megatron(folder: Path, ids: np.ndarray, ends: np.ndarray) -> None:
 def write_mds(folder: Path, documents: list[np.ndarray]) -> None:
     """As `MDSWriter` does with a column of `ndarray:uint16`, in shards of 64 MiB, its default."""
     folder.mkdir()
-    shards, waiting, size = [], [], 0
+    shards: list[dict[str, object]] = []
+    waiting: list[bytes] = []
+    size = 0
     for number, document in enumerate(documents):
         shape = struct.pack("<BH", 5, len(document)) if len(document) > 255 else bytes([4, len(document)])
         body = shape + document.tobytes()
@@ -147,7 +150,7 @@ def main() -> None:
         def measure(side: str) -> dict[str, float]:
             return process("formats.py", "--tokenizer", arguments.tokenizer, "--folder", folder, "--side", side)
 
-        results = alternate({side: lambda side=side: measure(side) for side in SIDES}, arguments.rounds)
+        results = alternate({side: partial(measure, side) for side in SIDES}, arguments.rounds)
     finally:
         shutil.rmtree(folder)
     rates = medians(results, "megabytes_per_cpu_second")

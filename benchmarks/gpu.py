@@ -356,8 +356,9 @@ def finetune(setting: Setting) -> None:
     drawn = np.random.default_rng(0)
     lengths = np.clip(drawn.lognormal(4.0, 0.7, 4_000), 8, 64 if setting.small else 512).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    ids, targets = drawn.integers(5, 1024, offsets[-1]), drawn.integers(0, 4, len(lengths)).astype(np.int32)
-    encoded = EncodedRows(ids, offsets, np.arange(len(lengths)), targets, None, 0)
+    ids = drawn.integers(5, 1024, offsets[-1]).astype(np.int32)
+    targets = drawn.integers(0, 4, len(lengths)).astype(np.int32)
+    encoded = EncodedRows(ids, offsets, np.arange(len(lengths), dtype=np.int32), targets, None, 0)
     packer = Packer.of(encoded, "single_label_classification", 1)
     rows = [drawn.integers(0, len(lengths), 32) for _ in range(steps)]
     eight = [replace(packer, T=T, few_shapes=True) for T in range(64, 513, 64)]

@@ -124,14 +124,14 @@ def _gelu(found: Found, x: Tensor, w: Tensor, b: Tensor, gradient: Tensor, *, cu
         _time(found, "product alone", lambda: (F.linear(x, w, b),), cuda=cuda)
         _time(found, "gelu, tanh in the product's epilogue, forward", lambda: (epilogue(x, w, b),), cuda=cuda)
     for name, way in ways.items():
-        _time(found, f"gelu, {name}", lambda way=way: (way(x, w, b),), [x, w, b], [gradient], cuda=cuda)
+        _time(found, f"gelu, {name}", lambda way=way: (way(x, w, b),), [x, w, b], [gradient], cuda=cuda)  # type: ignore[misc]
 
 
 def _weight_gradient(found: Found, g: Tensor, x: Tensor, *, cuda: bool) -> None:
     exact = sum(a.double().T @ b.double() for a, b in zip(g.split(4096), x.split(4096), strict=True))
     assert isinstance(exact, Tensor)
     for name, pair in {"16 bits": (True, True), "fp32": (False, True), "fp32, not split": (False, False)}.items():
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = pair  # type: ignore[assignment]
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = pair
         _time(found, f"weight gradient, sums in {name}", lambda: (g.T @ x,), cuda=cuda)
         off = (g.T @ x).double() - exact
         found[f"weight gradient, sums in {name}"]["off"] = float(off.norm() / exact.norm())

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 
 from common import alternate, medians, process, store_of, write_result
 
@@ -78,7 +79,7 @@ def main() -> None:
     store = store_of(arguments.text, arguments.work or tempfile.mkdtemp(), 50265)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     names = ("maskwright_token", "hf_token", "maskwright_whole_word", "maskwright_span")
-    sides = {name: lambda name=name: process("loader.py", "--side", name, "--store", store) for name in names}
+    sides = {name: partial(process, "loader.py", "--side", name, "--store", store) for name in names}
     results = alternate(sides, arguments.rounds)
     rates = medians(results, "megatokens_per_cpu_second")
     write_result(

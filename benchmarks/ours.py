@@ -64,7 +64,7 @@ def main() -> None:
         engine.step(batches[-1:], 1e-4, lambda: False)
         clock.end_step()
     ceiling.share(engine.ceiling())  # when the device is warm, and a busy neighbour of the start may have gone
-    tokens = [batch.text_tokens for batch in batches]
+    tokens = [float(batch.text_tokens) for batch in batches]
     flops = [training_flops(shape, *loader.work(step), batch.predicted) for step, batch in enumerate(batches)]
     tokens, flops, loading = (by_group(numbers, arguments.together)[clock.warm] for numbers in (tokens, flops, loading))
     seconds = clock.seconds[clock.warm]

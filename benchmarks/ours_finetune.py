@@ -7,7 +7,7 @@ Prints one JSON line. A step's time holds its packing and its update.
 
 from __future__ import annotations
 
-from peers.finetune_side import Clock, arguments
+from finetune_side import Clock, arguments
 
 from maskwright.config.finetuning import build_finetune_config
 from maskwright.run.directory import RunDirectory

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from typing import Any
 
@@ -33,7 +33,7 @@ class Timed(Runner):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds, self.parts = Counter[str](), Counter[str]()
+        self.seconds, self.parts = defaultdict[str, float](float), Counter[str]()
 
     def run(self, work: Any, parts: Any, sizes: Any, bar: Progress) -> Generator[tuple[int, Any]]:
         for number, part in parts:

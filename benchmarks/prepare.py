@@ -17,6 +17,9 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import partial
+from pathlib import Path
+from typing import Literal
 
 from common import alternate, medians, process, write_result
 
@@ -31,13 +34,12 @@ def run_side(side: str, text: str, tokenizer: str, script: str) -> dict[str, flo
     with tempfile.TemporaryDirectory() as folder:
         if side.startswith("maskwright"):
             import awkward  # noqa: F401
-            import gigatoken  # noqa: F401
 
             from maskwright.data.prepare.driver import prepare
             from maskwright.data.prepare.request import PrepareOptions, Request
             from maskwright.text.sources import Sources
 
-            encoder = "gigatoken" if side == "maskwright_fast" else "tokenizers"
+            encoder: Literal["gigatoken", "tokenizers"] = "gigatoken" if side == "maskwright_fast" else "tokenizers"
             begin = time.process_time()
             prepare(
                 Request(
@@ -52,11 +54,11 @@ def run_side(side: str, text: str, tokenizer: str, script: str) -> dict[str, flo
             from tokenizers import Tokenizer
 
             begin = time.process_time()
-            encoder = Tokenizer.from_file(tokenizer_json)
+            whole = Tokenizer.from_file(tokenizer_json)
             with open(text, encoding="utf-8") as file:
                 lines = [" " + line.strip() for line in file if line.strip()]
             for first in range(0, len(lines), RAW_BATCH):
-                encoder.encode_batch_fast(lines[first : first + RAW_BATCH], add_special_tokens=False)
+                whole.encode_batch_fast(lines[first : first + RAW_BATCH], add_special_tokens=False)
         elif side == "datasets_map":
             import datasets
             from transformers import PreTrainedTokenizerFast
@@ -64,10 +66,10 @@ def run_side(side: str, text: str, tokenizer: str, script: str) -> dict[str, flo
             datasets.disable_progress_bars()
             datasets.config.HF_DATASETS_CACHE = folder
             begin = time.process_time()
-            encoder = PreTrainedTokenizerFast(tokenizer_file=tokenizer_json)
+            slow = PreTrainedTokenizerFast(tokenizer_file=tokenizer_json)
             raw = datasets.load_dataset("text", data_files=text, split="train", cache_dir=folder)
             encoded = raw.map(
-                lambda batch: encoder(batch["text"], return_special_tokens_mask=True),
+                lambda batch: slow(batch["text"], return_special_tokens_mask=True),
                 batched=True,
                 remove_columns=["text"],
             )
@@ -109,8 +111,7 @@ def main() -> None:
     texts = {}
     for name, part in (("all", content), ("start", few)):
         texts[name] = os.path.join(work, f"{name}.txt")
-        with open(texts[name], "wb") as file:
-            file.write(part)
+        Path(texts[name]).write_bytes(part)
 
     def measure(side: str) -> dict[str, float]:
         options = ["--tokenizer", arguments.tokenizer, "--pregenerate", arguments.pregenerate, "--side", side, "--text"]
@@ -119,7 +120,7 @@ def main() -> None:
         size = os.path.getsize(texts["all"]) / 1e6
         return {"megabytes_per_cpu_second": size / seconds, "start_seconds": start}
 
-    results = alternate({side: lambda side=side: measure(side) for side in SIDES}, arguments.rounds)
+    results = alternate({side: partial(measure, side) for side in SIDES}, arguments.rounds)
     shutil.rmtree(work)
     rates = medians(results, "megabytes_per_cpu_second")
     fast, plain = rates["maskwright_fast"]["median"], rates["maskwright"]["median"]

@@ -62,7 +62,7 @@ def one_round(training: Training, folder: str, ordinary_steps: int) -> dict[str,
     ordinary = statistics.median([training.step() for _ in range(ordinary_steps)])
     begin = time.perf_counter()
     state = training.engine.read()
-    saver.begin(state, {})
+    saver.begin(state, {}, None)
     waited, during = time.perf_counter() - begin, []
     while saver.busy:
         during.append(training.step())

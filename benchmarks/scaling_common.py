@@ -111,7 +111,7 @@ def wait_for(started: list[subprocess.Popen[str]], seconds: float = 600.0) -> li
                 for process in started:
                     process.kill()
                 said = (failed or started)[0].communicate()[1]
-                raise SystemExit(f"{(failed or started)[0].args}: {'failed' if failed else 'too slow'}\n{said}")
+                raise SystemExit(f"{(failed or started)[0].args!r}: {'failed' if failed else 'too slow'}\n{said}")
             time.sleep(0.05)
         ended = [(process, *process.communicate()) for process in started]
     finally:
@@ -119,7 +119,7 @@ def wait_for(started: list[subprocess.Popen[str]], seconds: float = 600.0) -> li
             process.kill()
     for process, _, errors in ended:
         if process.returncode:
-            raise SystemExit(f"{process.args}\n{errors}")
+            raise SystemExit(f"{process.args!r}\n{errors}")
     return [json.loads(out.strip().splitlines()[-1]) for _, out, _ in ended]
 
 

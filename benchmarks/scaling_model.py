@@ -159,7 +159,7 @@ class Job:
 
 def job_of(size: str, batch_rows: int, flops_per_second: float, *, vocab_size: int = 50265, seq_len: int = 512) -> Job:
     """Full rows of one segment each, masked at 15 %."""
-    model = model_config(ModelSection(size=size), vocab_size, seq_len)
+    model = model_config(ModelSection.model_validate({"size": size}), vocab_size, seq_len)
     embeddings = model.padded_vocab_size * model.hidden_size
     return Job(
         row_flops=row_flops(model, seq_len),

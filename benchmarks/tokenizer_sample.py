@@ -68,7 +68,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.seeds):
             files = parted(arguments.text, folder, seed)
-            sample._rank = ranked_by(seed)
+            sample._rank = ranked_by(seed)  # type: ignore[assignment]
             for kind, vocab_size in KINDS:
                 name = f"{kind}-{vocab_size}"
                 row = results.setdefault(

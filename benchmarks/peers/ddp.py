@@ -71,13 +71,13 @@ def main() -> None:
     network.train()
 
     def update(batches: list[Batch]) -> None:
-        weight = torch.tensor(sum(batch.predicted for batch in batches))
+        weight = torch.as_tensor(sum(batch.predicted for batch in batches))
         if several:
             dist.all_reduce(weight)
         optimizer.zero_grad(set_to_none=True)
         for batch in batches:
             last = batch is batches[-1]
-            with model.no_sync() if several and not last else nullcontext():
+            with model.no_sync() if isinstance(model, DistributedDataParallel) and not last else nullcontext():
                 with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
                     logits = model(*map(tensor, (batch.input_ids, batch.position_ids)), *rest(batch))
                     loss = loss_sum("masked_lm", logits, tensor(batch.labels).long(), tensor(batch.weights))

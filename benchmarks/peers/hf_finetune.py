@@ -9,12 +9,13 @@ or, on a CPU that multiplies it faster, fp32.
 from __future__ import annotations
 
 import csv
+import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from finetune_side import Clock, arguments
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -23,6 +24,10 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from finetune_side import Clock, arguments
 
 from maskwright.machine import hardware
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 
 
-def prepare(script: str, text: str, tokenizer: str, folder: str) -> Callable[[], None]:
+def prepare(script: str, text: str, tokenizer: str, folder: str) -> Callable[[], object]:
     """Imports what the script imports and returns what runs it, so that a clock can start in between."""
     from pytorch_transformers.tokenization_auto import AutoTokenizer
     from pytorch_transformers.tokenization_roberta import RobertaTokenizer
@@ -34,4 +34,4 @@ def prepare(script: str, text: str, tokenizer: str, folder: str) -> Callable[[],
     lengths = ["--max_seq_len", "512", "--max_predictions_per_seq", "77"]
     options = ["--bert_model", "roberta-base", "--epochs_to_generate", "1", *lengths]
     sys.argv = [script, "--train_corpus", text, "--output_dir", out, *options]
-    return lambda: runpy.run_path(script, run_name="__main__") and None
+    return lambda: runpy.run_path(script, run_name="__main__")

@@ -43,7 +43,7 @@ from maskwright.report.run import read as read_run
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.measure.blimp import blimp
-from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.measure.held_out import evaluate_sources
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.start.engine import environment
@@ -253,7 +253,9 @@ def confined_to(cores: int) -> Iterator[None]:
 def judged(track: Track, text: SpeedrunText, model: str) -> tuple[float, dict[str, float]]:
     """(the value that counts, other metrics), in fp32, on text that no training process has access to."""
     trained, engine = load_model(model), EngineSection(device="cpu" if track.cores else "cuda", dtype="fp32")
-    scores = evaluate(trained, text.judged, seq_len=JUDGED_ROW, max_rows=JUDGED_ROWS, engine=engine)
+    stores = {"judged": text.judged}
+    evaluated = evaluate_sources(trained, stores, seq_len=JUDGED_ROW, max_rows=JUDGED_ROWS, engine=engine)
+    scores = evaluated.sources["judged"]
     if text.pairs is None:
         return scores.loss, {"accuracy": scores.accuracy}
     pairs = blimp(trained, text.pairs, engine=engine)
