@@ -173,9 +173,8 @@ class JaxEngine:
         return outputs.reshape(A * N * K, C)[: len(batches) * K]
 
     def _own(self, batches: Sequence[Batch]) -> list[Batch]:
-        """This process's share of all ranks' batches, filled up with blank ones."""
-        blank = [replace(batches[0], weights=np.zeros_like(batches[0].weights))]
-        everything = list(batches) + blank * (-len(batches) % self.dp_degree)
+        """This process's share of all ranks' batches, filled up with copies of the first, whose outputs are left out."""
+        everything = list(batches) + [batches[0]] * (-len(batches) % self.dp_degree)
         return [everything[i] for i in self.local_virtual_workers(len(everything))]
 
     def _run(self, what: str, state: Any, batches: Sequence[Batch], *rest: Array, compile_only: bool = False) -> Any:
