@@ -46,6 +46,9 @@ def test_vectors_are_those_of_transformers(kind, source, tokenizer, tmp_path, mo
     table = pyarrow.parquet.read_table(beside)
     assert table.column("text").to_pylist() == TEXTS
     np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
+    faster = ["--to", str(out), "--device", "cpu", "--dtype", "bf16"]
+    assert command(["embed", run, "--input", str(source), *faster]) == 0
+    assert 1e-4 < np.abs(np.load(out) - ours).max() < 0.03 * np.abs(ours).max()
 
 
 def test_mistakes(source, tokenizer, tmp_path, capfd, monkeypatch):

@@ -74,6 +74,9 @@ def test_classes_of_pairs_in_every_format(tokenizer, tmp_path, monkeypatch):
             assert record["score"] == pytest.approx(shares.max(), abs=2e-5) == record["probability"][record["label"]]
             assert [*record["probability"].values()] == pytest.approx(shares.tolist(), abs=2e-5)
     first = written(tmp_path / "out.jsonl")
+    rounded = maskwright.load(run, device="cpu", dtype="bf16").predict(pairs, probabilities=True)
+    scores = np.array([[record["probability"][label] for label in LABELS] for record in rounded])
+    assert 1e-4 < np.abs(scores - expected).max() < 0.02
     for ending in ("csv", "tsv", "parquet"):
         out = tmp_path / f"out.{ending}"
         predicted(run, "--input", tmp_path / "pairs.csv", "--to", out, "--probabilities", "--max-seq-len", 64)

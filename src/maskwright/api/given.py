@@ -31,6 +31,7 @@ class Located(Protocol):
 
 Location = str | os.PathLike[str] | Located
 Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["fp32", "bf16", "fp16"]
 A_PATH = "give a path, or a Run or Store of maskwright"
 
 

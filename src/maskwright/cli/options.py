@@ -89,6 +89,10 @@ Config = Annotated[str, ManualEntry("CONFIG", "YAML of the run, or the name of a
 SET = ManualEntry("--set", "Override a key of CONFIG, as in --set schedule.steps=100.", "KEY=VALUE")
 Set = Annotated[list[str] | None, SET]
 Device = Annotated[Literal["auto", "cpu", "cuda"], ManualEntry("--device", "Device to compute on.")]
+DtypeOfUse = Annotated[
+    Literal["fp32", "bf16", "fp16"],
+    ManualEntry("--dtype", "Precision to compute in: fp32, as transformers; bf16 or, on a GPU, fp16 are faster."),
+]
 EncodingOfFile = Annotated[
     str | None,
     ManualEntry(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from maskwright.cli.manual import command
-from maskwright.cli.options import AsJson, Device, EncodingOfFile, Model, app, print_result
+from maskwright.cli.options import AsJson, Device, DtypeOfUse, EncodingOfFile, Model, app, print_result
 
 if TYPE_CHECKING:
     from maskwright.tasks.use.predict import TextOptions
@@ -46,6 +46,7 @@ def predict(
     probabilities: bool = False,
     threshold: float | None = None,
     no_answer: bool | None = None,
+    dtype: DtypeOfUse = "fp32",
     as_json: AsJson = False,
 ) -> None:
     """Write a fine-tuned model's prediction for each text: labels, numbers, tags or answers. Also reads CoNLL columns
@@ -64,13 +65,20 @@ def predict(
     from maskwright.tasks.use import predict as task
 
     trained = load_model(model) if threshold is None else load_model(model).with_threshold(threshold)
-    how: Any = {"device": texts.device, "probabilities": probabilities, "may_be_none": no_answer}
+    how: Any = {"device": texts.device, "dtype": dtype, "probabilities": probabilities, "may_be_none": no_answer}
     written = task.predict(trained, texts.source, output, options=texts.options(text_pair), **how)
     print_result(None, {"output": output, "predictions": written}, as_json)
 
 
 @command(app, "embed")
-def embed(model: Model, texts: Texts, output: str, prompt: str | None = None, as_json: AsJson = False) -> None:
+def embed(
+    model: Model,
+    texts: Texts,
+    output: str,
+    prompt: str | None = None,
+    dtype: DtypeOfUse = "fp32",
+    as_json: AsJson = False,
+) -> None:
     """Write a vector for each text: the mean of its tokens' last hidden states, unless modules.json takes the first's.
 
     output --to FILE: File to write: .npy for the vectors alone, .parquet for vectors and texts.
@@ -81,6 +89,6 @@ def embed(model: Model, texts: Texts, output: str, prompt: str | None = None, as
     from maskwright.tasks.use import embed as task
 
     trained = load_model(model, bare=True)
-    options = texts.options()
-    count, width = task.embed(trained, texts.source, output, options=options, prompt=prompt, device=texts.device)
+    how: Any = {"prompt": prompt, "device": texts.device, "dtype": dtype}
+    count, width = task.embed(trained, texts.source, output, options=texts.options(), **how)
     print_result(None, {"output": output, "vectors": count, "width": width}, as_json)

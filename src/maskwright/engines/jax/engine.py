@@ -173,7 +173,7 @@ class JaxEngine:
         return outputs.reshape(A * N * K, C)[: len(batches) * K]
 
     def _own(self, batches: Sequence[Batch]) -> list[Batch]:
-        """This process's share of all ranks' batches, filled up with copies of the first, whose outputs are left out."""
+        """This process's share of all ranks' batches, filled up with the first, whose outputs are left out."""
         everything = list(batches) + [batches[0]] * (-len(batches) % self.dp_degree)
         return [everything[i] for i in self.local_virtual_workers(len(everything))]
 

@@ -13,6 +13,7 @@ from maskwright.data.batch import Batch
 from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.loss_scale import LossScale
 from maskwright.engines.torch.sparse_rows import Weights
+from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, Segments, cu_seqlens_of, packed, takes_cu_seqlens
 from maskwright.model.torch.encoder import EncoderNetwork
 from maskwright.model.torch.heads import Targets
@@ -75,24 +76,32 @@ class Passes:
         return graphs.loss(key, (ids, positions, offsets, index, *targets[:2]), compute)
 
     def targets(self, batch: Batch, smoothing: float = 0.0) -> Targets:
-        labels = self._put(batch.labels)
-        return Targets(labels if labels.is_floating_point() else labels.long(), self._put(batch.weights), smoothing)
+        labels, weights = put(batch.labels, self._device), put(batch.weights, self._device)
+        return Targets(labels if labels.is_floating_point() else labels.long(), weights, smoothing)
 
     def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
         """The network's inputs, on the device."""
-        config, training = self.network.config, self.network.training
-        width = config.hidden_size // config.num_attention_heads
-        of_one_kind = batch.causal is not None or not batch.reads_causally
-        segments: Segments
-        if of_one_kind and not config.facts.relative and takes_cu_seqlens(self._device, self._dtype, width):
-            offsets = self._put(cu_seqlens_of(batch.segment_ids))
-            segments = packed(offsets, batch.segment_ids.shape[1], causal=bool(batch.causal))
-        else:
-            segments = self._put(batch.segment_ids)
-        ids = self._weights.look_up(self._put(batch.input_ids), training=training)
-        return ids, self._put(batch.position_ids), segments, self._put(batch.predict_index)
+        ids, *others = inputs(batch, self.network.config, self._device, self._dtype)
+        return self._weights.look_up(ids, training=self.network.training), *others
 
-    def _put(self, array: np.ndarray) -> Tensor:
-        tensor, on_cuda = torch.from_numpy(array), self._device.type == "cuda"
-        # From ordinary memory, a copy to a CUDA device waits for it.
-        return (tensor.pin_memory() if on_cuda else tensor).to(self._device, non_blocking=on_cuda)
+
+def inputs(
+    batch: Batch, config: ModelConfig, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Segments, Tensor]:
+    """A batch's ids, position ids, segments and predicted positions on the device, for a network that multiplies in
+    `dtype`."""
+    width = config.hidden_size // config.num_attention_heads
+    of_one_kind = batch.causal is not None or not batch.reads_causally
+    segments: Segments
+    if of_one_kind and not config.facts.relative and takes_cu_seqlens(device, dtype, width):
+        offsets = put(cu_seqlens_of(batch.segment_ids), device)
+        segments = packed(offsets, batch.segment_ids.shape[1], causal=bool(batch.causal))
+    else:
+        segments = put(batch.segment_ids, device)
+    return put(batch.input_ids, device), put(batch.position_ids, device), segments, put(batch.predict_index, device)
+
+
+def put(array: np.ndarray, device: torch.device) -> Tensor:
+    tensor, on_cuda = torch.from_numpy(array), device.type == "cuda"
+    # From ordinary memory, a copy to a CUDA device waits for it.
+    return (tensor.pin_memory() if on_cuda else tensor).to(device, non_blocking=on_cuda)

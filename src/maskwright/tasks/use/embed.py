@@ -31,6 +31,7 @@ def embed(
     options: TextOptions,
     prompt: str | None = None,
     device: str = "auto",
+    dtype: str = "fp32",
 ) -> tuple[int, int]:
     """Writes fp32 vectors in the order of the texts. Returns (number of vectors, numbers in each)."""
     require_writable(output, (".npy", ".parquet"))
@@ -38,7 +39,7 @@ def embed(
     if examples[0].text_pair is not None:
         raise InputError("has two texts", where=source, fix="name the column of one as data.text")
     length = row_length(model, TEXTS, data)
-    embeddings = vectors(model, examples, length, device, prompt)
+    embeddings = vectors(model, examples, length, device, prompt, dtype)
     write_vectors(output, embeddings, [{"line": example.line, "text": example.text} for example in examples])
     say(f"{output}: {several(embeddings.shape[0], 'vector')} of {embeddings.shape[1]} numbers")
     return embeddings.shape[0], embeddings.shape[1]
@@ -50,15 +51,17 @@ def vectors(
     max_seq_len: int,
     device: str = "auto",
     prompt: str | None = None,
+    dtype: str = "fp32",
 ) -> NDArray[np.float32]:
-    """fp32 [examples, D], by `pooling_of` and `prompt_of` of the model's folder. Warns of texts that were cut."""
+    """fp32 [examples, D], by `pooling_of` and `prompt_of` of the model's folder, computed in `dtype`. Warns of texts
+    that were cut."""
     from maskwright.engines.torch.pooling import pooler
     from maskwright.engines.torch.prepare import choose_device
 
     (of_first_token, normalized), parts, cut = pooling_of(model.tokenizer_folder), [], 0
     before = prompt_of(model.tokenizer_folder, prompt)
     warn_if_untold(model.tokenizer_folder)
-    pool = pooler(model.config, model.parameters, choose_device(device, "device"), of_first_token)
+    pool = pooler(model.config, model.parameters, choose_device(device, "device"), of_first_token, dtype)
     with progress("embed", len(examples), "texts") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = [replace(one, text=before + one.text) for one in examples[first : first + EXAMPLES_AT_ONCE]]

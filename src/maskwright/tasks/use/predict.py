@@ -198,6 +198,7 @@ def predict(
     *,
     options: TextOptions,
     device: str = "auto",
+    dtype: str = "fp32",
     probabilities: bool = False,
     may_be_none: bool | None = None,
 ) -> int:
@@ -221,7 +222,7 @@ def predict(
     examples = that_fit(model, examples, length, data)
     if os.path.splitext(output)[1].lower() == ANSWERS:
         _require_ids(examples)
-    engine = engine_for(model, device)
+    engine = engine_for(model, device, dtype)
     none = model.may_be_none or False if may_be_none is None else may_be_none
     predictions, _ = ask(engine, model, examples, length, may_be_none=none)
     if words and os.path.splitext(output)[1].lower() in COLUMNS:
