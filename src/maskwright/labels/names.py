@@ -19,8 +19,8 @@ from maskwright.text.names import folded_name
 CLASSES = ("single_label_classification", "token_classification")
 """Kinds of task in which each text or word has exactly one label."""
 INTEGER = re.compile(r"-?[0-9]+")
-MISSING = ("nan", "null", "<na>", "n/a", "na", "unknown", "_")
-"""Spellings of a missing value, in small letters."""
+MISSING = ("nan", "null", "<na>", "n/a", "na", "#n/a", "#nv", "\\n", "unknown", "_")
+"""Spellings of a missing value, in small letters: of pandas, of English and German Excel, and \\N of MySQL's dumps."""
 SEPARATORS = (",", ";", "|", "\n", "\t", " / ")
 """Possible separators between several labels in one cell."""
 
