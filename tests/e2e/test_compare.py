@@ -161,7 +161,7 @@ def test_arms_that_are_none_are_refused(models, base, said):
     assert said in str(caught.value) and "Fix: " in str(caught.value)
 
 
-def test_arms_and_their_order(tmp_path):
+def test_arms_and_their_order(tmp_path, monkeypatch):
     def names(models, base=None):
         return [start.name for start in read_starts(models, base)]
 
@@ -169,6 +169,9 @@ def test_arms_and_their_order(tmp_path):
     assert names(["x/a"], "random") == names(["random", "x/a"]) == ["random", "a"]
     assert names(["x/a", "b", "random"], "b") == names(["x/a", "x/b", "random"], "x/b") == ["b", "a", "random"]
     assert names(["x/a"], "x/b") == ["b", "a"], "a base that is no arm yet is one more"
+    (tmp_path / "c" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "c")
+    assert names(["x/a"], "b") == names(["x/a", "x/b"], "b") == ["b", "a"]
     first, second = read_starts(["mine=x/a,y/a", "random"], None)
     assert first.name == "mine" and [os.path.basename(os.path.dirname(one)) for one in first.locations] == ["x", "y"]
     assert second == ArmStart("random", first.locations, random=True)
