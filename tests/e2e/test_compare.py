@@ -311,7 +311,7 @@ FOUND = {
 )
 def test_the_verdict_scores_what_the_run_scored(kind, metric, tmp_path):
     draw = random.Random(1)
-    examples = [EXAMPLES[kind](draw, number) for number in range(40)]
+    examples = [replace(EXAMPLES[kind](draw, number), group=f"patient {number // 2}") for number in range(40)]
     found = tuple(FOUND[kind](draw) for _ in examples)
     labels = TAGS if "classification" in kind else ()
     own = Task(kind=kind)
@@ -323,6 +323,7 @@ def test_the_verdict_scores_what_the_run_scored(kind, metric, tmp_path):
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)
     task = verdict_task(given)
+    assert task.groups == tuple(number // 2 for number in range(40))
     binary = kind == "multi_label_classification"  # each label is a question of its own
     assert task.guessing == (np.log(2 if binary else len(TAGS)) if labels else None)
     score = scorer(task.scoring, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
