@@ -467,6 +467,14 @@ def test_labels_that_are_most_likely_one_or_none_are_named():
         assert warning.startswith(said)
 
 
+@pytest.mark.parametrize(("second", "said"), [("no yes", 1), ("1 yes", 0), ("no", 0)])
+def test_files_of_one_split_that_name_their_labels_otherwise_are_named(second, said):
+    files = (("a.csv", "0 1"), ("b.csv", second))
+    examples = [Example(file, 1, labels=(name,)) for file, names in files for name in names.split()]
+    expected = "b.csv has other labels (no, yes) than a.csv (0, 1). If they are the same, write them alike"
+    assert odd_labels(("0", "1", "no", "yes"), SINGLE, examples) == [expected] * said
+
+
 def test_splits_that_hide_their_labels_or_count_otherwise_are_named():
     """As GLUE's and shared tasks' test files do, whose one number, tag or no label at all would count as wrong."""
 
