@@ -27,27 +27,18 @@ from maskwright.core import extras
 from maskwright.core.console import human_bytes, progress, say, several, warn
 from maskwright.core.splits import are_apart, splits_of
 from maskwright.data import passages, store
-from maskwright.data.prepare.encode import (
-    GROUPS,
-    SAMPLE_CHARACTERS,
-    SAMPLE_DOCUMENTS,
-    Encode,
-    EncodeCleaned,
-    Target,
-    tools,
-)
+from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, EncodeCleaned, Target, tools
 from maskwright.data.prepare.folder import PARTS, VERSION, finish_once, held, is_finished, remove_parts
 from maskwright.data.prepare.request import PrepareCounts, Request
 from maskwright.data.prepare.shards import Form, give_names, without_repeats
 from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NAMES, TOO_LONG, TOO_SHORT, DropTotals
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
-from maskwright.text.dedup import held_out
 from maskwright.text.document import Fault
 from maskwright.text.encoder import verified
 from maskwright.text.marks import warn_of_dropped_marks
 from maskwright.text.notation import OVERLAP, together, warn_of_notations, without_effect
-from maskwright.text.parts.columns import Columns, Note
+from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import IDS, Resolved, are_searched, find_exact, repeated_counts, resolve
 from maskwright.text.parts.judge import Judge
@@ -318,8 +309,6 @@ class _Preparation:
                 totals.add(NAMES, note["dropped"])
             changes.update(end.get("changes", {}))
         empty = sum(note["empty"] for _, note in encoded)
-        grouped = [path for path, _ in encoded if self.request.sources.group_column]
-        groups = np.unique(np.concatenate([np.zeros(0, "<u8"), *(Columns(path).column(GROUPS) for path in grouped)]))
         return PrepareCounts(
             read=totals.documents,
             kept=totals.of(KEEP) - empty - repeats,
@@ -329,8 +318,6 @@ class _Preparation:
             too_short=totals.of(TOO_SHORT),
             too_long=totals.of(TOO_LONG),
             left_out=totals.by_cleaning() if self.request.cleaning else {},
-            groups=len(groups),
-            held_out_groups=int(held_out(groups, self.request.options.valid_fraction).sum()),
             changed=dict(sorted(changes.items())),
         )
 

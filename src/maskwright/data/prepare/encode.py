@@ -28,8 +28,6 @@ from maskwright.text.parts.judge import PartReader, batches, read
 from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
-GROUPS = "groups"
-"""The column of the groups' keys, each once in a part."""
 BATCH_CHARACTERS = 4_000_000
 """Text per call to the tokenizer: enough to keep its threads busy, and little enough for a laptop."""
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 32, 500
@@ -128,15 +126,11 @@ class _Encoding:
 
     def run(self, documents: Iterator[Document]) -> None:
         runs, sides = KeyRuns(self.writer.columns, IDS), [np.zeros(0, "u1")]
-        groups = np.zeros(0, "<u8")
         for batch in batches(documents, BATCH_CHARACTERS):
             encoded, kept = self._encoded(batch)
             ends = np.cumsum(encoded.sizes)
             keys = document_keys(encoded.ids, ends - encoded.sizes, ends)
-            decides = keys[:, 0]
-            if self.part.group_column is not None:
-                decides = _group_keys(batch)[kept]
-                groups = np.union1d(groups, decides)
+            decides = keys[:, 0] if self.part.group_column is None else _group_keys(batch)[kept]
             is_valid = held_out(decides, 1.0 if self.part.held_out else self.target.valid_fraction)
             self.writer.add(encoded, is_valid)
             if self.target.keyed:
@@ -145,8 +139,6 @@ class _Encoding:
         if self.target.keyed:
             runs.close()
             self.writer.columns.append(SIDE, np.concatenate(sides))
-        if self.part.group_column is not None:
-            self.writer.columns.append(GROUPS, groups)
 
     def _encoded(self, batch: list[Document]) -> tuple[Documents, NDArray[np.bool_]]:
         """(the documents that have ids; [batch] which do)."""

@@ -20,7 +20,7 @@ from maskwright.processes.runner import Runner
 from maskwright.text.parts.phase import is_result
 
 PARTS = "parts"
-VERSION = 9
+VERSION = 8
 """Format of the phases' files. Files of another version are not read."""
 
 

@@ -54,9 +54,6 @@ def report(location: str, manifest: dict[str, Any]) -> str:
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {several(split['documents'], 'document')}, {split['tokens']:,} tokens{sentences}")
-    if "groups" in counts:
-        held_out = f"{counts.get('held_out_groups', 0):,} of {several(counts['groups'], 'group')} held out"
-        lines.append(f"{manifest['options']['group_column']}: {held_out}")
     shards = manifest["shards"]
     size = sum(file["bytes"] for shard in shards for file in shard["files"].values())
     lines.append(f"shards: {len(shards)}, {size:,} bytes")

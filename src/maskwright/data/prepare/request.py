@@ -54,17 +54,14 @@ class PrepareCounts:
     """Documents that the tokenizer encodes to no id."""
     without_text: int = 0
     """Records of tables that are null or blank, and so no documents; not counted in `read`."""
-    groups: int = 0
-    """Groups of `--group-column`, and how many of them are held out."""
-    held_out_groups: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     """Dropped by cleaning, by rule."""
     changed: dict[str, int] = field(default_factory=dict)
     """In kept documents: masked personal data by kind, and lines that C4's rules dropped."""
 
     def record(self) -> dict[str, Any]:
-        """The counts, without cleaning's if nothing was cleaned, and without those that few stores have if 0."""
-        optional = ("empty", "without_text", "groups", "held_out_groups")
+        """The counts, without cleaning's if nothing was cleaned, and without `empty` and `without_text` if 0."""
+        optional = ("empty", "without_text")
         return {name: value for name, value in asdict(self).items() if value != {} and (value or name not in optional)}
 
 
