@@ -161,7 +161,7 @@ def test_arms_that_are_none_are_refused(models, base, said):
     assert said in str(caught.value) and "Fix: " in str(caught.value)
 
 
-def test_arms_and_their_order(tmp_path):
+def test_arms_and_their_order(tmp_path, monkeypatch):
     def names(models, base=None):
         return [start.name for start in read_starts(models, base)]
 
@@ -169,6 +169,9 @@ def test_arms_and_their_order(tmp_path):
     assert names(["x/a"], "random") == names(["random", "x/a"]) == ["random", "a"]
     assert names(["x/a", "b", "random"], "b") == names(["x/a", "x/b", "random"], "x/b") == ["b", "a", "random"]
     assert names(["x/a"], "x/b") == ["b", "a"], "a base that is no arm yet is one more"
+    (tmp_path / "c" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "c")
+    assert names(["x/a"], "b") == names(["x/a", "x/b"], "b") == ["b", "a"]
     first, second = read_starts(["mine=x/a,y/a", "random"], None)
     assert first.name == "mine" and [os.path.basename(os.path.dirname(one)) for one in first.locations] == ["x", "y"]
     assert second == ArmStart("random", first.locations, random=True)
@@ -308,7 +311,7 @@ FOUND = {
 )
 def test_the_verdict_scores_what_the_run_scored(kind, metric, tmp_path):
     draw = random.Random(1)
-    examples = [EXAMPLES[kind](draw, number) for number in range(40)]
+    examples = [replace(EXAMPLES[kind](draw, number), group=f"patient {number // 2}") for number in range(40)]
     found = tuple(FOUND[kind](draw) for _ in examples)
     labels = TAGS if "classification" in kind else ()
     own = Task(kind=kind)
@@ -320,6 +323,7 @@ def test_the_verdict_scores_what_the_run_scored(kind, metric, tmp_path):
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)
     task = verdict_task(given)
+    assert task.groups == tuple(number // 2 for number in range(40))
     binary = kind == "multi_label_classification"  # each label is a question of its own
     assert task.guessing == (np.log(2 if binary else len(TAGS)) if labels else None)
     score = scorer(task.scoring, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))

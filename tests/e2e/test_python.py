@@ -208,6 +208,7 @@ def test_what_is_no_configuration_is_refused(config, overrides, said, tmp_path):
 def test_arguments_that_the_command_would_not_take_are_refused(corpus, tmp_path, tokenizer):
     folder, strange = pretrained_folder(tmp_path / "model", tokenizer), dict[str, Any](device="cud")
     model = maskwright.load(folder)
+    assert len(repr(model)) < 2_000, "a notebook shows no weights"
     refused = [
         (lambda: maskwright.load(folder, **strange), "device: is 'cud'. Fix: give one of auto, cpu,"),
         (lambda: maskwright.evaluate(model, store="s", max_rows=0), "max_rows: is 0"),

@@ -301,3 +301,7 @@ def test_engines_predict_the_same_logits_however_few_rows_fit(kind, task):
             made.at_once = AtOnce(rows)
             found = made.predict([one, two])
             assert found.dtype == np.float32 and np.abs(found - np.concatenate(expected)).max() < 1e-5
+        if task == "regression":
+            made = make_engine(config, Optimizer(), EngineSection(kind=engine, device="cpu", dtype="bf16"), seed=0)
+            made.write(TrainState(0, parameters))
+            assert (made.predict([one]).view(np.uint32) & 0xFFFF).any(), "numbers are not rounded to bf16"

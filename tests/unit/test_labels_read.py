@@ -100,6 +100,7 @@ def test_vectors_of_0_and_1_are_labels_by_their_places(kind, as_written, labels,
         ([{"a": 1, "b": 2}], None, "FILE:1: column 'labels' gives the label 'b' the value 2, not 0 or 1"),
         ([[["a"], ["b"]]], None, "FILE:1: column 'labels' holds a list in its list"),
         (["[a, b]"], None, "FILE:1: column 'labels' holds a list that cannot be read: [a, b]"),
+        (["{a,b}"], None, "FILE:1: column 'labels' holds a list that cannot be read: {a,b}"),
     ],
 )
 def test_lists_that_are_neither_names_nor_vectors(lists, labels, message, tmp_path):

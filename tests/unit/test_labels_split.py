@@ -453,7 +453,7 @@ def test_labels_that_are_most_likely_one_or_none_are_named():
         ((".", "``", "X"), TOKENS, []),
     ):
         assert odd_labels(labels, task) == said
-    for name in ("NaN", "-1", "-", "?", "Unknown", "NA", "--"):
+    for name in ("NaN", "-1", "-", "?", "Unknown", "NA", "--", "#N/A", "\\N"):
         (missing,) = odd_labels((name, *(["0", "1"] if name == "-1" else ["b"])), SINGLE)
         assert missing.startswith(f"the label {name} counts as a class like others. If it marks a missing label")
     assert odd_labels(("a", "a;b"), SEVERAL) == [
@@ -465,6 +465,14 @@ def test_labels_that_are_most_likely_one_or_none_are_named():
     for labels, said in (("ab", "every training example has all 2 labels"), ("a", "no training example has two")):
         (warning,) = odd_labels(("a", "b"), SEVERAL, [Example("a", n, labels=tuple(labels)) for n in range(3)])
         assert warning.startswith(said)
+
+
+@pytest.mark.parametrize(("second", "said"), [("no yes", 1), ("1 yes", 0), ("no", 0)])
+def test_files_of_one_split_that_name_their_labels_otherwise_are_named(second, said):
+    files = (("a.csv", "0 1"), ("b.csv", second))
+    examples = [Example(file, 1, labels=(name,)) for file, names in files for name in names.split()]
+    expected = "b.csv has other labels (no, yes) than a.csv (0, 1). If they are the same, write them alike"
+    assert odd_labels(("0", "1", "no", "yes"), SINGLE, examples) == [expected] * said
 
 
 def test_splits_that_hide_their_labels_or_count_otherwise_are_named():

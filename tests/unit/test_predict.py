@@ -329,6 +329,10 @@ def test_evaluate_judges_fine_tuned_models(tokenizer, tmp_path, capfd, monkeypat
     assert command(["evaluate", str(tmp_path / "model"), "--input", str(gold), "--device", "cpu"]) == 0
     shown = capfd.readouterr().out
     assert "accuracy               0.8800" in shown and "weighted avg" in shown and "expected calibration" in shown
+    hidden = tmp_path / "hidden.csv"
+    hidden.write_text("text,label\n" + "".join(f'"{text}",O\n' for text in TEXTS), encoding="utf-8")
+    assert command(["evaluate", run, "--input", str(hidden), "--device", "cpu"]) == 0
+    assert f"warning: {hidden}: all 25 examples have the label 'O'. If they are hidden, no" in capfd.readouterr().err
     columns = tmp_path / "columns.csv"  # without a header line, as AG News: the label comes first
     columns.write_text("".join(f'{label},"{text}"\n' for text, label in zip(TEXTS, true, strict=True)))
     numbered = json.loads(record := (tmp_path / "run" / "config.resolved.json").read_text())

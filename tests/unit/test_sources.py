@@ -281,6 +281,7 @@ def test_lists_of_words_are_text(tmp_path):
         ("list", ["['a', 'b']", '[["a", "b"], ["c"]]', "[[['é', 'it\\'s']]]", "('a', 'b')", "['a' 'b']", '[ "a"]']),
         ("object", ['{"text": "a"}', "{'text': 'a'}", '[{"a": 1}]', '{ "a b" : []']),
         ("markup", ["<!DOCTYPE html>", "<p>a</p>", "a<br />b", '<DIV class="x">', "<?xml version", '<doc id="1">']),
+        ("rtf", [r"{\rtf1\ansi\deff0 a\par }"]),
         ("entities", ["a &amp; b", "it&#39;s", "a&nbsp;b", "&#x2019;", "caf\u00e9 &lt;3"]),
         ("escapes", [r"One.\n\nTwo", r"one\n Two\r\n", r"caf\u00e9 na\u00efve"]),
         (

@@ -107,6 +107,22 @@ def test_multi_bootstrap_is_the_obvious_loop():
     np.testing.assert_allclose([found.low, found.high], expected, atol=0.08 * np.ptp(expected))
 
 
+@pytest.mark.parametrize("groups", [30, 19])
+def test_examples_of_a_group_are_drawn_together(groups):
+    """Notes of one patient are alike: drawn one by one, their interval is too narrow. Few groups cannot be drawn."""
+    world = World(examples=groups, seeds=6, seed=0.3)
+    right = np.repeat(world.right(RANDOM(5), 0.0, 0.05), 4, axis=-1)
+    numbers = np.repeat(np.arange(groups), 4)
+    units = numbers if groups == 30 else np.arange(4 * groups)
+    found = judge(results_of(right, groups=tuple(numbers.tolist())), draws=5_000, class_draws=10).comparisons[0]
+    random, draws, gain = RANDOM(6), [], right[1, 0].astype(float) - right[0, 0]
+    for _ in range(5_000):
+        seeds, drawn = random.integers(0, 6, 6), random.integers(0, units.max() + 1, units.max() + 1)
+        draws.append(gain[seeds][:, np.concatenate([np.flatnonzero(units == unit) for unit in drawn])].mean())
+    expected = np.quantile(draws, [0.025, 0.975])
+    np.testing.assert_allclose([found.low, found.high], expected, atol=0.08 * np.ptp(expected))
+
+
 @pytest.mark.parametrize("alike", [False, True])
 def test_recipes_resample_their_pretraining_runs_too(alike):
     """The runs of one arm apart from those of the other, also where the runs of one number are `alike` in both: they
@@ -286,7 +302,7 @@ def test_spread_tells_the_examples_from_the_seeds():
     units, total = differences.mean(2).var(1, ddof=1).mean(), differences.mean((1, 2)).var()
     parts = []
     for one in differences[:100]:
-        weights = np.concatenate(list(statistics.resamples(random, 150, 300)))
+        weights = np.concatenate(list(statistics.resamples(random, np.arange(150), 300)))
         resampled = weights @ one.T / 150
         theta = (resampled * statistics.shares(random, 8, 300)).sum(1)
         parts.append(power.of_pairs(theta, resampled, one.mean(1)))

@@ -245,7 +245,7 @@ def _labels_in(cell: Any, column: Column, reading: Reading) -> list[str]:
         raise Unusable(f"column {column!r} {error.what}", error.fix) from None
     if not isinstance(values, list):
         text = cell_name(cell)
-        if text[:1] + text[-1:] == "[]":
+        if text[:1] + text[-1:] in ("[]", "{}"):  # Postgres writes arrays as {a,b}
             fix = f"write its labels with '{reading.task.separator}' between them, or lists in .jsonl"
             raise Unusable(f"column {column!r} holds a list that cannot be read: {text:.40}", fix)
         values = text.split(reading.task.separator)

@@ -19,8 +19,8 @@ from maskwright.text.names import folded_name
 CLASSES = ("single_label_classification", "token_classification")
 """Kinds of task in which each text or word has exactly one label."""
 INTEGER = re.compile(r"-?[0-9]+")
-MISSING = ("nan", "null", "<na>", "n/a", "na", "unknown", "_")
-"""Spellings of a missing value, in small letters."""
+MISSING = ("nan", "null", "<na>", "n/a", "na", "#n/a", "#nv", "\\n", "unknown", "_")
+"""Spellings of a missing value, in small letters: of pandas, of English and German Excel, and \\N of MySQL's dumps."""
 SEPARATORS = (",", ";", "|", "\n", "\t", " / ")
 """Possible separators between several labels in one cell."""
 
@@ -165,7 +165,21 @@ def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = 
         )
     if task.kind == "multi_label_classification":
         notes += _odd_lists(labels, task, examples)
-    return notes
+    return notes + _other_names(examples)
+
+
+def _other_names(examples: Sequence[Example]) -> list[str]:
+    """A sentence on the first file with labels, none of which the first file has; files of one label may be a class
+    each."""
+    of_file: dict[str, set[str]] = {}
+    for example in examples:
+        of_file.setdefault(example.file, set()).update(example.labels)
+    first = next(iter(of_file), "")
+    for file, names in of_file.items():
+        if min(len(names), len(of_file[first])) > 1 and names.isdisjoint(of_file[first]):
+            theirs, ours = (shortened(in_order(some)) for some in (names, of_file[first]))
+            return [f"{file} has other labels ({theirs}) than {first} ({ours}). If they are the same, write them alike"]
+    return []
 
 
 def _apart(names: Sequence[str]) -> list[str]:

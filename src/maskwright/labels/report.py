@@ -119,22 +119,16 @@ def shared_groups(splits: Mapping[str, Sequence[Example]]) -> list[str]:
 
 
 def odd_targets(splits: Mapping[str, Sequence[Example]], task: Task) -> list[str]:
-    """Sentences on files that likely hide their labels, by one answer to everything, and on numbers that likely mark a
-    missing one, or are on another scale than the training split's."""
+    """Sentences on files that likely hide their labels, and on numbers that likely mark a missing one, or are on
+    another scale than the training split's."""
     lines: list[str] = []
     train = splits["train"]
     for split, examples in splits.items():
-        if len(examples) < LEAST_EXAMPLES or split == "train":
+        if split == "train":
             continue
-        answers = {one for example in examples for one in _answers(example, task)}
-        if len(answers) == 1:
-            share = sum(_answers(example, task) <= answers for example in train) / len(train)
-            if share ** len(examples) > LEAST_CHANCE:
-                continue
-            what = f"the label '{shortened([*answers])}'" if answers != {""} else "no label"
-            hidden = f"If they are hidden, no score on it counts: leave it out with data.{split}: null"
-            lines.append(f"{split}: all {len(examples):,} examples have {what}. {hidden}")
-        elif task.kind == "regression":
+        if said := one_answer(examples, task, train):
+            lines.append(f"{split}: {said}: leave it out with data.{split}: null")
+        elif task.kind == "regression" and len(examples) >= LEAST_EXAMPLES:
             ours, theirs = (np.array([example.value for example in side]) for side in (examples, train))
             if _on_another_scale(ours, theirs):
                 scales = [f"{values.min():g} to {values.max():g}" for values in (ours, theirs)]
@@ -142,6 +136,19 @@ def odd_targets(splits: Mapping[str, Sequence[Example]], task: Task) -> list[str
     if task.kind == "regression":
         lines += _odd_numbers(train)
     return lines
+
+
+def one_answer(examples: Sequence[Example], task: Task, train: Sequence[Example] = ()) -> str:
+    """A sentence on examples that likely hide their labels, by one answer to all of them, unless most of `train` has
+    it; empty for others."""
+    answers = {one for example in examples for one in _answers(example, task)}
+    if len(examples) < LEAST_EXAMPLES or len(answers) != 1:
+        return ""
+    share = sum(_answers(example, task) <= answers for example in train) / max(len(train), 1)
+    if share ** len(examples) > LEAST_CHANCE:
+        return ""
+    what = f"the label '{shortened([*answers])}'" if answers != {""} else "no label"
+    return f"all {len(examples):,} examples have {what}. If they are hidden, no score on it counts"
 
 
 def _answers(example: Example, task: Task) -> set[str]:

@@ -155,7 +155,8 @@ def prepare_store(
         raise InputError("`valid_fraction` and `valid_files` both choose the held-out text", fix="give one of them")
     if kept.group_column and (kept.valid_files or kept.keep_duplicates):
         what = "`group_column` goes with neither `valid_files` nor `keep_duplicates`"
-        raise InputError(what, fix="leave it or them out: equal documents of two groups could be on both sides")
+        why = "files are held out whole, and equal documents of two groups, if kept, could be on both sides"
+        raise InputError(what, fix=f"leave it or them out: {why}")
     if kept.max_characters is not None and kept.max_characters < kept.min_characters:
         what = f"is {kept.max_characters}, below `min_characters`"
         raise InputError(what, where="max_characters", fix=f"give an integer ≥ {kept.min_characters}")

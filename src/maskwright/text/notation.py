@@ -32,6 +32,10 @@ NOTATIONS = {
         "have tags of HTML or XML, which become tokens",
         "extract the text first, such as with trafilatura or BeautifulSoup",
     ),
+    "rtf": (
+        "are RTF, whose control words become tokens",
+        "extract the text first, such as with striprtf",
+    ),
     "entities": (
         "have entities of HTML such as &amp;, which become tokens",
         "decode them first, such as with html.unescape(text) in Python",
@@ -96,6 +100,8 @@ def notation_of(document: Document) -> str:
             return "list"
         if OBJECT.match(beginning):
             return "object"
+        if beginning.startswith(r"{\rtf"):
+            return "rtf"
     if (found := beginning.find("<")) >= 0 and MARKUP.search(beginning, found):
         return "markup"
     if text[0] in "<-=*_#~.+" and not document.has_sentences and SEPARATORS.fullmatch(text):

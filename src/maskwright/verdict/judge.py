@@ -178,7 +178,7 @@ def _measure(results: Results, task: ComparedTask, plan: _Plan) -> list[_Measure
     runs = [results.of(arm, task) for arm in results.arms]
     scorers = [scorer(task.scoring, [run.predictions for run in arm_runs]) for arm_runs in runs]
     random = plan.random(task, "examples")
-    resampled = statistics.scores_on_resamples(scorers, random, task.test_examples, plan.draws)
+    resampled = statistics.scores_on_resamples(scorers, random, task.units, plan.draws)
     by_seed = statistics.shares(plan.random(task, "seeds"), seeds, plan.draws)
     measured = []
     for arm, arm_runs, score, drawn in zip(results.arms, runs, scorers, resampled, strict=True):
@@ -213,7 +213,7 @@ def _by_class(
         counts = ClassCounts(task.scoring, [run.predictions for run in runs], classes)
         observed.append(f1(*counts.sums(np.ones((1, task.test_examples), np.float32)))[0].mean(0))
         random = plan.random(task, "examples")  # the same resamples for each block of classes
-        weights = statistics.resamples(random, task.test_examples, len(by_run))
+        weights = statistics.resamples(random, task.units, len(by_run))
         by_draw = np.concatenate([f1(*counts.sums(block)) for block in weights])
         drawn.append(np.einsum("bpkc,bp,bk->bc", by_draw.reshape(len(by_draw), *shape, -1), by_run, by_seed))
     return np.concatenate(observed), np.concatenate(drawn, 1)

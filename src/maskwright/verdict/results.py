@@ -10,11 +10,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from maskwright.core import storage
 from maskwright.labels.metrics import score
 from maskwright.labels.scoring import Kind, Metric, Outcomes, Scoring
+
+LEAST_GROUPS = 20
+"""Groups from which on each is drawn as a whole; of fewer, the draws are too alike."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,22 @@ class ComparedTask:
     """The noun for one: an example, or a question."""
     guessing: float | None = None
     """The training loss of a model that gives every label the same probability; None if undefined."""
+    groups: tuple[int, ...] = ()
+    """The number of each test example's group, from 0; empty without groups."""
 
     @property
     def scoring(self) -> Scoring:
         return Scoring(self.kind, self.metric, self.labels, self.gold, self.positive)
+
+    @property
+    def by_group(self) -> bool:
+        """Whether the examples of a group are drawn together."""
+        return len({*self.groups}) >= LEAST_GROUPS
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """[test examples]: the same number for examples that are drawn together."""
+        return np.array(self.groups if self.by_group else range(self.test_examples))
 
     @property
     def majority(self) -> tuple[str, float] | None:

@@ -38,22 +38,23 @@ def generator(seed: int, *words: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([seed, *np.frombuffer(digest, np.uint32).tolist()]))
 
 
-def resamples(random: np.random.Generator, size: int, draws: int) -> Iterator[NDArray[np.float32]]:
-    """Counts of draws of each of `size` examples, `draws` rows in all."""
-    at_once = max(1, WEIGHTS_AT_ONCE // size)
+def resamples(random: np.random.Generator, units: NDArray[np.int64], draws: int) -> Iterator[NDArray[np.float32]]:
+    """Counts of draws of each example, `draws` rows in all. `units` [examples]: from 0, the same for examples that are
+    drawn together."""
+    size, at_once = int(units.max()) + 1, max(1, WEIGHTS_AT_ONCE // len(units))
     for start in range(0, draws, at_once):
         taken = random.integers(0, size, (min(at_once, draws - start), size))
         weights = np.empty(taken.shape, np.float32)
         for row, indices in zip(weights, taken, strict=True):  # one bincount of all rows takes twice as long
             row[:] = np.bincount(indices, minlength=size)
-        yield weights
+        yield weights[:, units]
 
 
 def scores_on_resamples(
-    scorers: Sequence[Scorer], random: np.random.Generator, examples: int, draws: int
+    scorers: Sequence[Scorer], random: np.random.Generator, units: NDArray[np.int64], draws: int
 ) -> list[Floats]:
     """The scores of each scorer, draws × runs, on the same resamples."""
-    parts = [[scorer(weights) for scorer in scorers] for weights in resamples(random, examples, draws)]
+    parts = [[scorer(weights) for scorer in scorers] for weights in resamples(random, units, draws)]
     return [np.concatenate(scores_of_parts) for scores_of_parts in zip(*parts, strict=True)]
 
 

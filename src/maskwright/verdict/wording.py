@@ -246,10 +246,16 @@ def method(results: Results, report: VerdictReport) -> list[tuple[str, str, str]
     test = "all ways to divide the pretraining runs between the two arms" if recipe else "all choices of signs"
     count = len(report.comparisons)
     corrected = f"The p-values of {count} comparisons are corrected together. " if count > 1 else ""
+    together = "".join(
+        f" On {task.name}, the examples of a group are drawn {'together' if task.by_group else 'one by one'}, since "
+        f"there {'are' if task.by_group else 'are only'} {several(len({*task.groups}), 'group')}."
+        for task in results.tasks
+        if task.groups
+    )
     notes = [
         (
             f"Intervals are percentile intervals at 95 % from {report.draws:,} draws of the Multi-Bootstrap: each draw "
-            f"takes {resampled} with replacement, the same seeds and examples for both arms. Random seed "
+            f"takes {resampled} with replacement, the same seeds and examples for both arms.{together} Random seed "
             f"{report.random_seed}.",
             "Sellam et al. (2022), The MultiBERTs: BERT Reproductions for Robustness Analysis, ICLR",
             "https://arxiv.org/abs/2106.16163",

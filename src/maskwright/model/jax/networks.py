@@ -122,7 +122,8 @@ def _classified(x_KD: Array, head: Weights, key: Array | None, config: ModelConf
         x_KD = dropout(x_KD, rate if config.facts.classifier_drops_twice else 0.0, site(key, place))
         dense = linear(x_KD, head, "head.dense").astype(jnp.float32)
         x_KD = ACTIVATIONS[config.facts.classifier_activation](dense).astype(x_KD.dtype)
-    return linear(dropout(x_KD, rate, site(key, place + 1)), head, "head.classifier")
+    x_KD = dropout(x_KD, rate, site(key, place + 1))
+    return linear(x_KD.astype(jnp.float32) if config.task == "regression" else x_KD, head, "head.classifier")
 
 
 def _means(x_NC: Array, position_ids: Array, first_K: Array) -> Array:

@@ -84,7 +84,10 @@ class Head(nn.Module):
         elif self.config.classifier_has_dense:
             x_KD = self.dense(dropout(x_KD, rate if self.config.facts.classifier_drops_twice else 0.0, self.training))
             x_KD = ACTIVATIONS[self.config.facts.classifier_activation](x_KD)
-        return self.classifier(dropout(x_KD, rate, self.training))
+        x_KD = dropout(x_KD, rate, self.training)
+        if self.config.task == "regression":  # in bf16, 150 numbers had 53 values: Spearman 0.864 for 0.836
+            return F.linear(x_KD.float(), self.classifier.weight.float(), self.classifier.bias.float())
+        return self.classifier(x_KD)
 
     def _of_vocabulary(self, x_KD: Tensor, table: EmbeddingTable) -> Tensor:
         if self.config.facts.masked_lm_transforms:

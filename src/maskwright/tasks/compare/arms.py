@@ -50,18 +50,21 @@ class ArmTraining:
 def read_starts(arms: Sequence[str], base: str | None) -> tuple[ArmStart, ...]:
     """From PATH, NAME=PATH, NAME=RUN1,RUN2,…, `random`, `linear` and `bm25`; `base`, an arm or one
     more of these, is the first."""
-    is_place = base is not None and "/" in base
-    listed = [base, *arms] if base is not None and base not in arms and (is_place or base in NAMED) else arms
-    starts = [ArmStart(text, (), fitted=True) if text in WITHOUT_TRANSFORMER else _read_start(text) for text in listed]
+    starts = [*map(_read_start, arms)]
+    if base is not None and base not in [*arms, *(start.name for start in starts)]:
+        if "/" in base or base in NAMED or os.path.isdir(base):
+            starts.insert(0, _read_start(base))
+            base = starts[0].name
+    elif base is not None and base in arms:
+        base = _read_start(base).name
     models = [start for start in starts if not start.random and not start.fitted]
     if not models:
         raise InputError(f"{' and '.join(arms)} alone cannot be compared", where="MODEL", fix="add a model")
     starts = [replace(start, locations=models[0].locations) if start.random else start for start in starts]
     _refuse_twice(starts)
     if base is not None:
-        base = _read_start(base).name if is_place else base
         if base not in [start.name for start in starts]:
-            fix = f"choose {', '.join(NAMED)}, or one of {', '.join(start.name for start in models)}"
+            fix = f"choose a model's folder, {', '.join(NAMED)}, or one of {', '.join(start.name for start in models)}"
             raise InputError(f"{base} is not an arm of this comparison", where="--base", fix=fix)
         starts.sort(key=lambda start: start.name != base)
     if len(starts) < 2:
@@ -71,7 +74,9 @@ def read_starts(arms: Sequence[str], base: str | None) -> tuple[ArmStart, ...]:
 
 
 def _read_start(text: str) -> ArmStart:
-    """Reads an arm with a transformer. Random weights get their locations later, from the first model."""
+    """Random weights get their locations later, from the first model."""
+    if text in WITHOUT_TRANSFORMER:
+        return ArmStart(text, (), fitted=True)
     if text == RANDOM:
         return ArmStart(RANDOM, (), random=True)
     name, separator, places = text.partition("=")

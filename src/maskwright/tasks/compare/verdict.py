@@ -177,15 +177,17 @@ def verdict_task(task: ComparedOn) -> ComparedTask:
         )
     section, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(example.group for example in examples))}
+    groups = tuple(numbers[example.group] for example in examples if example.group)
     if section.kind == "question_answering":
-        return ComparedTask(task.name, "scores", "mean", (), (), *sizes)
+        return ComparedTask(task.name, "scores", "mean", (), (), *sizes, groups=groups)
     gold, guessing = gold_outcomes(section, labels, examples), chance(section, len(labels))
     if section.kind == "token_classification" and task.metric == "f1":
         kinds = span_kinds(labels)
         spans = spans_of(labels, kinds, gold)
-        return ComparedTask(task.name, "spans", "f1_micro", kinds, spans, *sizes, guessing=guessing)
+        return ComparedTask(task.name, "spans", "f1_micro", kinds, spans, *sizes, guessing=guessing, groups=groups)
     kind = KINDS.get(section.kind, "tokens")
-    return ComparedTask(task.name, kind, cast(Any, task.metric), labels, gold, *sizes, guessing=guessing)
+    return ComparedTask(task.name, kind, cast(Any, task.metric), labels, gold, *sizes, guessing=guessing, groups=groups)
 
 
 def outcomes(task: ComparedOn, run: ComparedRun) -> Outcomes:

@@ -21,6 +21,7 @@ from maskwright.labels.example import Reading
 from maskwright.labels.metrics import best_threshold, gold_outcomes, measure
 from maskwright.labels.names import in_terms_of
 from maskwright.labels.read import read_examples
+from maskwright.labels.report import one_answer
 from maskwright.run.directory import RESULTS
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length, that_fit, warn_of
@@ -116,6 +117,8 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
     for sentence in reading.notes:
         say(sentence)
     warn_of(reading.skipped)
+    if said := one_answer(examples, task):
+        warn(f"{source}: {said}")
     # fp32 replaces fp16, which a CPU multiplies at a few per cent of the speed, and bf16 for numbers, which it rounds.
     rounds = model.run is not None and model.run.dtype == "bfloat16" and task.kind != "regression"
     length = row_length(model, task, data)
