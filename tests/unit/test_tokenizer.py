@@ -29,6 +29,15 @@ def test_training_is_repeatable_and_says_when_text_is_short(corpus, tokenizer, t
         assert (" of 500 tokens have digits, such as " in capfd.readouterr().err) == warned
 
 
+def test_words_of_new_documents_without_a_token_are_warned_of(tmp_path, capfd):
+    """Ids that occur twice, but in one document: all are known in the text, and none in a new one."""
+    text = tmp_path / "a.txt"
+    for line, warned in (("blk_{0} got blk_{0}", True), ("one of {1} got blk_{0} or {1}", False)):
+        text.write_text("".join(line.format(n, n % 7) + "\n" for n in range(400)))
+        train_tokenizer(Sources([str(text)], layout="lines"), str(tmp_path / str(warned)), kind="words")
+        assert ("66.7% of the words would have no token in documents" in capfd.readouterr().err) == warned
+
+
 def test_bad_requests_are_refused(corpus, tokenizer, tmp_path):
     sources = Sources([str(corpus)])
     with pytest.raises(InputError, match="too small"):
