@@ -177,8 +177,8 @@ def _apart(names: Sequence[str]) -> list[str]:
 
 
 def _says_nothing(name: str, labels: Sequence[str], task: Task) -> bool:
-    """Whether a label likely marks a missing one: by its spelling, as -1 or -100 among numbers from 0 on, or as punctuation
-    alone, which is a tag for words. With a +, a - is a judgement."""
+    """Whether a label likely marks a missing one: by its spelling, as `NO_CLASS` among numbers from 0 on, or as
+    punctuation alone, which is a tag for words. With a +, a - is a judgement."""
     if name in NO_CLASS:
         return "0" in labels and all(label.isdigit() for label in labels if label != name)
     is_marks = all(unicodedata.category(character).startswith("P") for character in name)
