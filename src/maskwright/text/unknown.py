@@ -65,6 +65,10 @@ def _explained(content: dict[str, Any], tokenizer: Any, spacing: Spacing | None,
     vocab, prefix = model["vocab"], str(model.get("continuing_subword_prefix") or "##")
     normal = (tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word).strip()
     if "max_input_chars_per_word" not in model:
+        if SPECIAL.fullmatch(word) and word in vocab:
+            return Unknown(
+                shown, "is a special token, whose name a text may not use", "write another word, such as SEP"
+            )
         fix = "train a tokenizer that splits words, with `maskwright tokenizer train --kind bpe`, or one with a larger "
         return Unknown(shown, "is not among its words", f"{fix}--vocab-size")
     letters = {*"".join(token for token in vocab if not SPECIAL.fullmatch(token))}
