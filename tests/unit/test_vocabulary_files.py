@@ -165,6 +165,11 @@ def test_a_changed_folder_is_made_anew(corpus, tokenizer, tmp_path):
         ("vocab.json", '{"a": 1}', "has no <s>, which frames a text"),
         ("added_tokens.json", '{"<x>": 400}', "has tokens of its own, but no tokenizer.json"),
         ("tokenizer_config.json", '{"cls_token": "<no>"}', "has no <no>, which frames a text"),
+        (
+            "tokenizer_config.json",
+            '{"sep_token": null}',
+            "has sep_token: null, so transformers would not frame a text. Fix: write",
+        ),
         ("tokenizer_config.json", '{"tokenizer_class": "HerbertTokenizerFast"}', "its HerbertTokenizer cuts a text by"),
         ("config.json", '{"tokenizer_class": "XLMTokenizer"}', "its XLMTokenizer cuts a text by more than"),
     ],

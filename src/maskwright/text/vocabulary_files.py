@@ -153,6 +153,9 @@ def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str
     named_tokens = {key: config.get(key) or token for key, token in DEFAULTS[kind].items()}
     tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named_tokens.items()}
     for key in ESM_FRAME if kind == "ESM" else ("cls_token", "sep_token"):
+        if config.get(key, "") is None:
+            what, fix = f"has {key}: null, so transformers would not frame a text", f'write "{tokens[key]}" there'
+            raise TokenizerError(what, where=os.path.join(os.path.dirname(path), CONFIG_FILES[0]), fix=fix)
         if tokens[key] not in vocab:
             what = f"has no {tokens[key]}, which frames a text"
             raise TokenizerError(what, where=path, fix=f"use the files of a masked language model; or {SAVE_AGAIN}")
