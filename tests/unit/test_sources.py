@@ -289,7 +289,7 @@ def test_lists_of_words_are_text(tmp_path):
         ),
         ("numbers", ["464 3290 318 257 922 3290 11 13", "1\t2\t3 4 5 6 7 8 9"]),
         ("decomposed", ["cafe\u0301", "\u1112\u1161\u11ab", "tie\u0302\u0301ng Vie\u0323\u0302t"]),
-        ("base64", [*(base64.b64encode((text * 9).encode()).decode() for text in ("a tale\n", "Größe ", "日本の"))]),
+        ("base64", [*(base64.b64encode((text * 9).encode()).decode() for text in ("a tale\n", "Größe\u00a0", "日本の"))]),
         ("separator", ["<|endoftext|>", "-----", "* * *"]),
         (
             "mojibake",

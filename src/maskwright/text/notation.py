@@ -122,8 +122,8 @@ def _is_base64(beginning: str) -> bool:
     if " " in beginning[:64] or not (found := BASE64.match(beginning)):
         return False
     decoded = base64.b64decode(found[0]).decode(errors="replace")
-    # The last character may be cut.
-    return decoded[:-1].replace("\n", "").replace("\t", "").isprintable() and "\ufffd" not in decoded[:-3]
+    # The last character may be cut. White space is joined, since to Python no-break spaces are not printable.
+    return "".join(decoded[:-1].split()).isprintable() and "\ufffd" not in decoded[:-3]
 
 
 def without_effect(kind: str, normalizer: Any) -> set[str]:
