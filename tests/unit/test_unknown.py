@@ -43,6 +43,7 @@ def vocabulary(folder, tokens, lowercase=False):
         (FEW_KMERS, False, "AAC AACGTA", "'AACGTA'", "is one word of 6 letters, and this token", "put spaces"),
         (["A", "C"], False, "ACACX CA", "'X'", "has 'X', which is in none of its tokens", "tokenizer train"),
         (["AA", "AC", "CA", "CC"], False, "ACA NACA", "'NA'", "has 'N', which", "--letters plain"),
+        (["AA", "AC", "CA", "CC"], False, "ACA UCA", "'UC'", "has 'U', which", "write T for U"),
         (["AA", "AC", "CA", "CC"], False, "ACA\nC\nCA", "'C'", "is shorter than its tokens of 2 letters", "leave"),
         (WORDS, False, "the old fox " * 2000 + "x", "'x'", "cannot be built", "tokenizer train"),
     ],

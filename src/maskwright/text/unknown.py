@@ -20,6 +20,12 @@ WINDOW_CHARACTERS = 10_000
 OTHER = "use the tokenizer of a model of such text, or train one on it with `maskwright tokenizer train`"
 
 
+def fix_of(letter: str) -> str:
+    """What to do about a letter of DNA that is in no k-mer."""
+    of_rna = "write T for U first, such as with sed '/^>/!y/uU/tT/'"
+    return of_rna if letter in "uU" else "cut DNA at other letters than A, C, G, T with --letters plain"
+
+
 class Unknown(NamedTuple):
     """A part of a text that became an unknown token."""
 
@@ -94,7 +100,7 @@ def _strange_letter(
 ) -> Unknown:
     other = strange.swapcase()
     if other == strange or other not in letters:
-        fix = "cut DNA at other letters than A, C, G, T with --letters plain" if spacing and spacing.k > 1 else OTHER
+        fix = fix_of(strange) if spacing and spacing.k > 1 else OTHER
         return Unknown(shown, f"has {strange!r}, which is in none of its tokens", fix)
     steps_of_text = steps(content.get("normalizer"))
     lowers = any(step.get("lowercase") or step.get("type") == "Lowercase" for step in steps_of_text)
