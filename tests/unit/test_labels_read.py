@@ -318,7 +318,9 @@ def test_sequences_are_texts_of_letters_and_never_labelled(tmp_path):
             read_examples(str(path), reading(path, task, labelled=False))
         skipping = reading(path, task, labelled=False, on_bad_input="skip")
         found = [(one.line, one.text, one.words) for one in read_examples(str(path), skipping)]
-        assert found == [(1, "MKTAY", tuple("MKTAY"))] and [one.where for one in skipping.skipped] == [f"{path}:5"]
+        assert found == [(1, "MKTAY", tuple("MKTAY") if task == TOKENS else ())] and [
+            one.where for one in skipping.skipped
+        ] == [f"{path}:5"]
 
 
 def test_lines_of_fasttext_and_lines_of_text(tmp_path):
