@@ -57,8 +57,10 @@ def _read(name: str, reading: Reading) -> Iterator[Example]:
         if reading.labelled:
             raise SourceError("holds sequences without labels", where=name, fix="write a table (.csv, .jsonl) of both")
         for document in Sources([name], on_bad_input=reading.data.on_bad_input, on_fault=reading.handle):
-            words = tuple(document.text) if task == "token_classification" else ()
-            yield Example(name, document.line, text=document.text, words=words)
+            if task == "token_classification":
+                yield Example(name, document.line, words=tuple(document.text))
+            else:
+                yield Example(name, document.line, text=document.text)
         return
     is_table = kind in (*LISTS, ".csv") or (kind == ".tsv" and has_sentence_column(name, reading))
     if task == "token_classification" and kind == ".txt" and not reading.labelled and has_texts(name, reading):
