@@ -309,6 +309,21 @@ def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path):
     assert "has a selection or another order of its rows stored next to them" in fails(folder)
 
 
+def test_sequences_are_texts_of_letters_and_never_labelled(tmp_path):
+    path = tmp_path / "a.fasta"
+    path.write_text(">one\nmkt\nAY\n>two\nMK8\n")
+    for task in (Task(), TOKENS):
+        with pytest.raises(InputError, match=r"a.fasta: holds sequences without labels\. Fix: write a table"):
+            read(path, task)
+        with pytest.raises(InputError, match="a.fasta:5: has '8'"):
+            read_examples(str(path), reading(path, task, labelled=False))
+        skipping = reading(path, task, labelled=False, on_bad_input="skip")
+        found = [(one.line, one.text, one.words) for one in read_examples(str(path), skipping)]
+        assert found == [(1, "", tuple("MKTAY")) if task == TOKENS else (1, "MKTAY", ())] and [
+            one.where for one in skipping.skipped
+        ] == [f"{path}:5"]
+
+
 def test_lines_of_fasttext_and_lines_of_text(tmp_path):
     lines = "__label__a __label__b-c Eva  paid .\n\n__label__a Lima, __label\nno end __label__d\nnone\n"
     (tmp_path / "cooking.train").write_text(lines)

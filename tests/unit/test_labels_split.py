@@ -453,8 +453,8 @@ def test_labels_that_are_most_likely_one_or_none_are_named():
         ((".", "``", "X"), TOKENS, []),
     ):
         assert odd_labels(labels, task) == said
-    for name in ("NaN", "-1", "-", "?", "Unknown", "NA", "--", "#N/A", "\\N"):
-        (missing,) = odd_labels((name, *(["0", "1"] if name == "-1" else ["b"])), SINGLE)
+    for name in ("NaN", "-1", "-100", "-", "?", "Unknown", "NA", "--", "#N/A", "\\N"):
+        (missing,) = odd_labels((name, *(["0", "1"] if name.startswith("-1") else ["b"])), SINGLE)
         assert missing.startswith(f"the label {name} counts as a class like others. If it marks a missing label")
     assert odd_labels(("a", "a;b"), SEVERAL) == [
         "the label 'a;b' is one label: task.separator is ','; if ';' separates labels, set it to that"

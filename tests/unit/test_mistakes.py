@@ -95,6 +95,13 @@ def test_a_section_whose_every_key_may_be_left_out_says_what_it_lacks(given):
     assert str(caught.value) == f"news.yaml: model: model has neither init_from nor tokenizer. Fix: {fix}"
 
 
+@pytest.mark.parametrize("kind", ["regression", "single_label_classification", "token_classification"])
+def test_several_label_columns_are_for_several_labels(kind):
+    given = {"task": {"kind": kind}, "data": {"train": "a.csv", "label": ["a", "b"]}, "model": {"init_from": "m"}}
+    with pytest.raises(ConfigError, match=f"data.label lists columns, but {kind} reads one. Fix: name one"):
+        build_finetune_config(given, "a.yaml")
+
+
 def test_a_section_that_nothing_speaks_for_is_named_itself():
     class Inner(Section):
         name: str | None = None

@@ -249,7 +249,7 @@ def test_fill_and_export_of_sequences(tmp_path, capsys):
         ("characters", "protein", "ACDEFGHIKLMNPQRSTVWY", ""),
         ("characters", "dna", "ACGT", ""),
         ("kmer", "dna", "ACGU", "most often U, which is in no k-mer: write T for U first"),
-        ("kmer", "dna", "ACGTNN", "most often N, which is in no k-mer: give --letters plain"),
+        ("kmer", "dna", "ACGTNN", "most often N, which is in no k-mer: cut DNA at other letters"),
         ("kmer", "dna", "ACGT", ""),
     ],
 )

@@ -290,7 +290,11 @@ def test_lists_of_words_are_text(tmp_path):
         ),
         ("numbers", ["464 3290 318 257 922 3290 11 13", "1\t2\t3 4 5 6 7 8 9"]),
         ("decomposed", ["cafe\u0301", "\u1112\u1161\u11ab", "tie\u0302\u0301ng Vie\u0323\u0302t"]),
-        ("base64", [*(base64.b64encode((text * 9).encode()).decode() for text in ("a tale\n", "Größe ", "日本の"))]),
+        (
+            "base64",
+            [*(base64.b64encode((text * 9).encode()).decode() for text in ("a tale\n", "Größe\u00a0", "日本の"))],
+        ),
+        ("k-mers", ["ACGTAC CGTACA GTACAT TACATG ACATGG CATGGA ATGGAC TGGACC", "mkt kta tay ayi yia iak akq kqr qrs"]),
         ("separator", ["<|endoftext|>", "-----", "* * *"]),
         (
             "mojibake",
@@ -300,6 +304,7 @@ def test_lists_of_words_are_text(tmp_path):
         ("", ["## Title", "see #12", "me@@home", "▂▁▂▃", "1 2 3", "12 May 2020 10 11 12 13 14 15 16", "caf\u00e9"]),
         ("", ["SÃO PAULO", "AMANHÔ", "Âne", "Ñandú", "Ð er íslenskt", "Straße, „Spaß“", "naïve café", "привет"]),
         ("", ["\u0634\u0651\u064e", "\u0958", "-- said", "--- a/file"]),
+        ("", ["ACGTAC CGTACA GTACAT", "AAA AAT GGC TTA CCA GGT AAC TTG", "a b c d e f g h i", "ACG TAC GTA CAT GGA"]),
         ("", ["ACGT" * 40, "MKTAYIAKQRQISFVKSHFSRQ" * 5, "0123456789abcdef" * 8, "ab" * 60]),
         ("", ["plain", '("Yes," she said)', "[1] Smith", "{braces}", "a < p > b", "<user> and <e1>", "<3", "(a)"]),
         ("", ["['a' is", "if a<b: p", "[[link]]", '("aside") it', "{'", "[", "<path/to/file>", "x" * 2_000 + "<p>"]),

@@ -8,7 +8,7 @@ import pytest
 from maskwright.core.errors import InputError, SourceError, TokenizerError
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import inspect_tokenizer, load_tokenizer, train_tokenizer
+from maskwright.text.tokenizer import _train_unigram, inspect_tokenizer, load_tokenizer, train_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
 
@@ -27,6 +27,21 @@ def test_training_is_repeatable_and_says_when_text_is_short(corpus, tokenizer, t
     for text, kind, warned in ((log, "bpe", True), (log, "words", False), (cyrillic, "bpe", False)):  # items: numbers
         train_tokenizer(Sources([str(text)]), str(tmp_path / f"{text.name}-{kind}"), kind=kind, vocab_size=500)
         assert (" of 500 tokens have digits, such as " in capfd.readouterr().err) == warned
+
+
+def test_words_of_new_documents_without_a_token_are_warned_of(tmp_path, capfd):
+    """Ids that occur twice, but in one document: all are known in the text, and none in a new one."""
+    text = tmp_path / "a.txt"
+    for line, warned in (("blk_{0} got blk_{0}", True), ("one of {1} got blk_{0} or {1}", False)):
+        text.write_text("".join(line.format(n, n % 7) + "\n" for n in range(400)))
+        train_tokenizer(Sources([str(text)], layout="lines"), str(tmp_path / str(warned)), kind="words")
+        assert ("66.7% of the words would have no token in documents" in capfd.readouterr().err) == warned
+
+
+def test_pieces_are_learned_from_parts_of_long_words(monkeypatch):
+    monkeypatch.setattr("maskwright.text.tokenizer.LONGEST_WORD", 4)
+    cut, whole = (_train_unigram(words, 20).to_str() for words in ({"abcdabcd": 9}, {"abcd": 18}))
+    assert cut == whole
 
 
 def test_bad_requests_are_refused(corpus, tokenizer, tmp_path):

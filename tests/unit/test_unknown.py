@@ -43,6 +43,7 @@ def vocabulary(folder, tokens, lowercase=False):
         (FEW_KMERS, False, "AAC AACGTA", "'AACGTA'", "is one word of 6 letters, and this token", "put spaces"),
         (["A", "C"], False, "ACACX CA", "'X'", "has 'X', which is in none of its tokens", "tokenizer train"),
         (["AA", "AC", "CA", "CC"], False, "ACA NACA", "'NA'", "has 'N', which", "--letters plain"),
+        (["AA", "AC", "CA", "CC"], False, "ACA UCA", "'UC'", "has 'U', which", "write T for U"),
         (["AA", "AC", "CA", "CC"], False, "ACA\nC\nCA", "'C'", "is shorter than its tokens of 2 letters", "leave"),
         (WORDS, False, "the old fox " * 2000 + "x", "'x'", "cannot be built", "tokenizer train"),
     ],
@@ -59,6 +60,8 @@ def test_a_word_beyond_the_vocabulary_is_not_told_to_train_the_same_again(tmp_pa
     maskwright.train_tokenizer([str(tmp_path / "a.txt")], str(tmp_path / "t"), kind="words", vocab_size=7)
     unknown = first_unknown(str(tmp_path / "t"), "the 7f3a")
     assert unknown and unknown.word == "'7f3a'" and "--kind bpe" in unknown.fix
+    unknown = first_unknown(str(tmp_path / "t"), "the fox [SEP] the fox")
+    assert unknown and unknown.word == "'[SEP]'" and "write another word" in unknown.fix
 
 
 def test_a_declared_token_in_a_sequence_is_not_unknown(tmp_path):

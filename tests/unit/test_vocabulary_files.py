@@ -94,6 +94,11 @@ def test_letters_of_proteins_have_the_ids_of_esms_own_class(files, tokenizer_of,
     as_text = load_tokenizer(str(folder), special_tokens_are_text=True)
     assert as_text.encode("M<mask>K", add_special_tokens=False).ids == [20, 3, 15]
 
+    theirs.add_special_tokens({"additional_special_tokens": ["<human>"]})
+    theirs.save_pretrained(tmp_path / "added")
+    ours = load_tokenizer(str(tmp_path / "added"), special_tokens_are_text=False)
+    assert theirs("<human>MK<human>\n")["input_ids"] == ours.encode("<human>MK<human>\n").ids == [0, 33, 20, 15, 33, 2]
+
 
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": True, "split_by_punct": True}])
 def test_a_sentencepiece_model_has_the_ids_of_debertas_converter(settings, tokenizer_of, tmp_path):
@@ -165,6 +170,11 @@ def test_a_changed_folder_is_made_anew(corpus, tokenizer, tmp_path):
         ("vocab.json", '{"a": 1}', "has no <s>, which frames a text"),
         ("added_tokens.json", '{"<x>": 400}', "has tokens of its own, but no tokenizer.json"),
         ("tokenizer_config.json", '{"cls_token": "<no>"}', "has no <no>, which frames a text"),
+        (
+            "tokenizer_config.json",
+            '{"sep_token": null}',
+            "has sep_token: null, so transformers would not frame a text. Fix: write",
+        ),
         ("tokenizer_config.json", '{"tokenizer_class": "HerbertTokenizerFast"}', "its HerbertTokenizer cuts a text by"),
         ("config.json", '{"tokenizer_class": "XLMTokenizer"}', "its XLMTokenizer cuts a text by more than"),
     ],

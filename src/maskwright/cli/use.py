@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Texts:
     """Texts to read, and what is made of them.
 
-    source --input FILE: Texts: .csv, .tsv, .jsonl, .parquet, or .txt with one text per line.
+    source --input FILE: Texts: .csv, .tsv, .jsonl, .parquet, FASTA, or .txt with one text per line.
     text --text-column COLUMN: Column of the text, or its number from 0 in a file without a header line; several are
         joined by a space. Default: as in the run, or as GLUE names it.
     --max-seq-len 8≤N: Maximum tokens per text. Default: as in fine-tuning, else the model's maximum.

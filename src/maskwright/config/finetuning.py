@@ -319,6 +319,9 @@ class FinetuneConfig(Section):
         if not one_class and (optimizer.label_smoothing or optimizer.class_weights):
             key = "label_smoothing" if optimizer.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
+        if len(self.data.label_columns) > 1 and self.task.kind != "multi_label_classification":
+            what = f"data.label lists columns, but {self.task.kind} reads one"
+            raise Refused(what, fix="name one, and train a model for each")
         optimizer.require_layers()
         return self
 

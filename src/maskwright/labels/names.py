@@ -21,6 +21,8 @@ CLASSES = ("single_label_classification", "token_classification")
 INTEGER = re.compile(r"-?[0-9]+")
 MISSING = ("nan", "null", "<na>", "n/a", "na", "#n/a", "#nv", "\\n", "unknown", "_")
 """Spellings of a missing value, in small letters: of pandas, of English and German Excel, and \\N of MySQL's dumps."""
+NO_CLASS = ("-1", "-100")
+"""A missing value among numbers: as in GLUE, and as in the loss of `transformers`."""
 SEPARATORS = (",", ";", "|", "\n", "\t", " / ")
 """Possible separators between several labels in one cell."""
 
@@ -135,7 +137,7 @@ def _unknown(example: Example, known: Mapping[str, str]) -> str | None:
     """Names the label of the example that is unknown; None for none. `known`: see `_spellings`."""
     for word, name in enumerate(example.labels, 1):
         if known.get(name) != name:
-            more = ", which means none," if name == "-1" and all(map(str.isdigit, known)) else ""
+            more = ", which means none," if name in NO_CLASS and all(map(str.isdigit, known)) else ""
             if like := known.get(folded_name(name)):
                 more = f", unlike '{_apart([name, like])[1]}',"
             return f"label '{name}'{more}" + (f" of word {word}, '{example.words[word - 1]}'," if example.words else "")
@@ -189,9 +191,9 @@ def _apart(names: Sequence[str]) -> list[str]:
 
 
 def _says_nothing(name: str, labels: Sequence[str], task: Task) -> bool:
-    """Whether a label likely marks a missing one: by its spelling, as -1 among numbers from 0 on, or as punctuation
-    alone, which is a tag for words. With a +, a - is a judgement."""
-    if name == "-1":
+    """Whether a label likely marks a missing one: by its spelling, as `NO_CLASS` among numbers from 0 on, or as
+    punctuation alone, which is a tag for words. With a +, a - is a judgement."""
+    if name in NO_CLASS:
         return "0" in labels and all(label.isdigit() for label in labels if label != name)
     is_marks = all(unicodedata.category(character).startswith("P") for character in name)
     return name.casefold() in MISSING or (is_marks and task.kind != "token_classification" and "+" not in labels)

@@ -16,6 +16,8 @@ from maskwright.labels.squad import squad_examples
 from maskwright.labels.vectors import named
 from maskwright.labels.word_rows import has_sentence_column, sentence_column, word_examples
 from maskwright.text.compression import ending, require_content, unreadable
+from maskwright.text.records import SEQUENCE_ENDINGS
+from maskwright.text.sources import Sources
 from maskwright.text.tables import COLUMNAR, JSON_LINES, TABLES, listed, open_table
 
 LISTS = (*JSON_LINES, ".json", *COLUMNAR)
@@ -51,6 +53,15 @@ def read_files(names: Sequence[str], location: str, reading: Reading) -> list[Ex
 def _read(name: str, reading: Reading) -> Iterator[Example]:
     kind, task = ending(name), reading.task.kind
     require_content(name)
+    if kind in SEQUENCE_ENDINGS:
+        if reading.labelled:
+            raise SourceError("holds sequences without labels", where=name, fix="write a table (.csv, .jsonl) of both")
+        for document in Sources([name], on_bad_input=reading.data.on_bad_input, on_fault=reading.handle):
+            if task == "token_classification":
+                yield Example(name, document.line, words=tuple(document.text))
+            else:
+                yield Example(name, document.line, text=document.text)
+        return
     is_table = kind in (*LISTS, ".csv") or (kind == ".tsv" and has_sentence_column(name, reading))
     if task == "token_classification" and kind == ".txt" and not reading.labelled and has_texts(name, reading):
         reading.note(f"its texts are {WORDS_ARE}")

@@ -1,5 +1,5 @@
 """Documents that may not be plain text: those in the notation of data, markup or another tokenizer, whose brackets,
-tags and marks would become tokens, lines between documents, and windows that overlap."""
+tags and marks would become tokens, lines between documents, and windows or k-mers that overlap."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ MANY = 0.1
 """Share of documents from which on there is a warning."""
 MANY_SEPARATORS = 0.01
 SEPARATOR, NUMBERS, DECOMPOSED, OVERLAP = "separator", "numbers", "decomposed", "overlap"
+KMERS = "k-mers"
 NOTATIONS = {
     "list": (
         "are lists, whose brackets and quotes become tokens",
@@ -51,6 +52,10 @@ NOTATIONS = {
     NUMBERS: (
         "are numbers alone, as ids of another tokenizer are",
         "give the text that they were made from; for items or events, train a tokenizer with --kind words",
+    ),
+    KMERS: (
+        "are overlapping k-mers, which reveal a masked token in its neighbours, so that masks teach little",
+        "give the sequences without spaces, and train a tokenizer with --kind kmer",
     ),
     "base64": (
         "are base64, as warc2text and Bitextor write text, whose letters become tokens",
@@ -88,6 +93,7 @@ PIECES = re.compile(r"(?:^| )▁\S+ .*▁|\w@@ \w|\w ##\w|<unk>|\[UNK\]| @-@ |(?
 MOJIBAKE = re.compile("Ã[\x80-\xba\xbc-\xbfœŸ]|Â[\xa0-\xba\xbc-\xbf]|â€|ï¿½|(?:[ÐÑ][\x80-\xbf\u2010-\u2122]){2}")
 """UTF-8 that was read as Latin-1 or Windows-1252: accents, signs, quotes, U+FFFD, Cyrillic."""
 BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4}){16,}")
+OVERLAPPING = re.compile(r"(?:[^\W\d_]([^\W\d_]+)\s(?=\1[^\W\d_]\b)){7}")
 MOSTLY_NUMBERS = re.compile(r"\d+(?:[ \t]\d+){7,}[ \t]*")
 
 
@@ -114,6 +120,8 @@ def notation_of(document: Document) -> str:
         return "pieces"
     if text[0].isdigit() and MOSTLY_NUMBERS.fullmatch(beginning):
         return NUMBERS
+    if OVERLAPPING.match(beginning):
+        return KMERS
     if beginning.isascii():
         return "base64" if _is_base64(beginning) else ""
     if ("▁" in beginning or "Ġ" in beginning) and PIECES.search(beginning):
@@ -128,8 +136,8 @@ def _is_base64(beginning: str) -> bool:
     if " " in beginning[:64] or not (found := BASE64.match(beginning)):
         return False
     decoded = base64.b64decode(found[0]).decode(errors="replace")
-    # The last character may be cut.
-    return decoded[:-1].replace("\n", "").replace("\t", "").isprintable() and "\ufffd" not in decoded[:-3]
+    # The last character may be cut. White space is joined, since to Python no-break spaces are not printable.
+    return "".join(decoded[:-1].split()).isprintable() and "\ufffd" not in decoded[:-3]
 
 
 def without_effect(kind: str, normalizer: Any) -> set[str]:

@@ -14,6 +14,7 @@ from maskwright.text.sample import MAX_BYTES, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.special_tokens import BERT, keyed, letters_of
 from maskwright.text.tokenizer import wordpiece_of, write_tokenizer
+from maskwright.text.unknown import fix_of
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_strings
 
 SequenceKind = Literal["characters", "kmer"]
@@ -73,9 +74,9 @@ def misread(location: str, counts: Counter[str]) -> str | None:
         return f"{what}: translate them first, or make a tokenizer with --alphabet dna"
     if "{" in (letters_of(location) or "") and singles.total() > MANY_SINGLE * counts.total():
         letter = max(singles, key=lambda letter: (singles[letter], letter))
-        fix = "write T for U first, such as with sed '/^>/!y/uU/tT/'" if letter == "U" else "give --letters plain"
         share = singles.total() / counts.total()
-        return f"{share:.0%} of the tokens are single letters, most often {letter}, which is in no k-mer: {fix}"
+        what = f"{share:.0%} of the tokens are single letters, most often {letter}, which is in no k-mer"
+        return f"{what}: {fix_of(letter)}"
     return None
 
 

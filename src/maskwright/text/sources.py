@@ -130,7 +130,7 @@ class Sources:
         text_column: str = "text",
         group_column: str | None = None,
         on_bad_input: OnBadInput = "error",
-        on_fault: Callable[[Fault], None] | None = None,
+        on_fault: Callable[[Fault], object] | None = None,
         letters: Letters = "upper",
         encoding: str = UTF8,
     ) -> None:

@@ -24,9 +24,10 @@ from maskwright.core import storage
 from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
+from maskwright.text.dedup import is_held_out
 from maskwright.text.marks import SAMPLE_CHARACTERS, SAMPLE_TEXTS, warn_of_dropped_marks
 from maskwright.text.notation import without_effect
-from maskwright.text.sample import MAX_BYTES, Piece, learn_from
+from maskwright.text.sample import HELD_OUT_SHARE, MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
 from maskwright.text.special_tokens import BERT, CONFIG_FILES, KEYS, ROBERTA, keyed
@@ -47,6 +48,11 @@ FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_BPE = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
 """Limit of the characters in a WordPiece vocabulary, as in BERT's. Others become `[UNK]`."""
+MANY_NEW_WORDS = 0.3
+"""Share of unknown words in documents left out from which on there is a warning."""
+LONGEST_WORD = 4192
+"""Characters of a word from which pieces are learned, as SentencePiece's `max_sentence_length`. Time grows with the
+square: 300,000 letters of DNA as one word took 118 s, cut 25 s."""
 LINES_CHARACTERS = 100_000
 """Text per call to a trainer, which gets each word as often as it occurs."""
 INSPECTED_BYTES = 20_000_000
@@ -79,7 +85,7 @@ def train_tokenizer(
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
     storage.require_empty(folder)
     normalizer, splitter = _steps(kind, lowercase)
-    words = _count(sources, max_bytes, normalizer, splitter, folder, without_effect(kind, normalizer))
+    words, held_out = _count(sources, max_bytes, kind, normalizer, splitter, folder)
     say("merging …" if kind in ("bpe", "wordpiece") else f"choosing {'pieces' if kind == 'unigram' else 'words'} …")
     if kind == "bpe":
         tokenizer = _train_bpe(words, vocab_size, min_frequency)
@@ -89,7 +95,7 @@ def train_tokenizer(
     elif kind == "unigram":
         tokenizer = _train_unigram(words, vocab_size)
     else:
-        tokenizer = _train_words(words, vocab_size, min_frequency)
+        tokenizer = _train_words(words, held_out, vocab_size, min_frequency)
     tokenizer.pre_tokenizer = splitter
     size = tokenizer.get_vocab_size()
     if size < vocab_size:
@@ -136,19 +142,24 @@ def split_by(normalizer: Any, splitter: Any) -> Callable[[str], Iterator[str]]:
 
 
 def _count(
-    sources: Sources, max_bytes: int, normalizer: Any, splitter: Any, folder: str, besides: set[str]
-) -> dict[str, int]:
-    def learn(pieces: Iterator[Piece]) -> dict[str, int]:
-        counts, first = WordCounts(split_by(normalizer, splitter), at_spaces=True), list[str]()
+    sources: Sources, max_bytes: int, kind: TrainedKind, normalizer: Any, splitter: Any, folder: str
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Counts of all words; for whole words also those in a tenth of the documents."""
+
+    def learn(pieces: Iterator[Piece]) -> tuple[dict[str, int], dict[str, int]]:
+        counts, held_out = (WordCounts(split_by(normalizer, splitter), at_spaces=True) for _ in range(2))
+        first: list[str] = []
         for piece in pieces:
             counts.add(piece.text)
+            if kind == "words" and is_held_out(piece.document, HELD_OUT_SHARE):
+                held_out.add(piece.text)
             if len(first) < SAMPLE_TEXTS:
                 first.append(piece.text[:SAMPLE_CHARACTERS])
         words = counts.counted()
         warn_of_dropped_marks(folder, normalizer, first)
-        return words
+        return words, held_out.counted()
 
-    return learn_from(sources, max_bytes, learn, besides)
+    return learn_from(sources, max_bytes, learn, without_effect(kind, normalizer))
 
 
 def _train(tokenizer: Any, trainer: Any, words: dict[str, int]) -> None:
@@ -220,14 +231,20 @@ def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int,
     return tokenizer
 
 
-def _train_words(words: dict[str, int], vocab_size: int, min_frequency: int) -> Any:
+def _train_words(words: dict[str, int], held_out: dict[str, int], vocab_size: int, min_frequency: int) -> Any:
     from tokenizers import models
 
     _require_room(vocab_size, len(BERT) + 1, "one word")
     frequent = {word: count for word, count in words.items() if count >= min_frequency and word not in BERT.values()}
     chosen = sorted(frequent, key=lambda word: (-frequent[word], word))[: vocab_size - len(BERT)]
-    if rare := sum(words.values()) - sum(frequent[word] for word in chosen):
-        say(f"{rare / sum(words.values()):.2%} of the words in the text have no token and become {BERT['unk']}")
+    known = {*chosen}
+    if unknown := sum(count for word, count in words.items() if word not in known):
+        say(f"{unknown / sum(words.values()):.2%} of the words in the text have no token and become {BERT['unk']}")
+    new = sum(count for word, count in held_out.items() if word not in known or words[word] - count < min_frequency)
+    if len(held_out) < len(words) and new > MANY_NEW_WORDS * sum(held_out.values()):
+        share = new / sum(held_out.values())
+        fix = "replace numbers and names first, or train one that splits words, with --kind bpe"
+        warn(f"{share:.1%} of the words would have no token in documents like these that were not read: {fix}")
     vocab = {token: index for index, token in enumerate([*BERT.values(), *chosen])}
     return _framed(models.WordLevel(vocab, unk_token=BERT["unk"]), vocab)
 
@@ -261,7 +278,11 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size - 1, special_tokens=FIRST_TOKENS, unk_token="<unk>", show_progress=False
     )
-    _train(tokenizer, trainer, words)
+    parts: Counter[str] = Counter()
+    for word, count in words.items():
+        for begin in range(0, len(word), LONGEST_WORD):
+            parts[word[begin : begin + LONGEST_WORD]] += count
+    _train(tokenizer, trainer, parts)
     pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
     scored = [pair for pair in pieces if pair[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may contain them
     ordered = _in_fixed_order(scored)

@@ -20,6 +20,12 @@ WINDOW_CHARACTERS = 10_000
 OTHER = "use the tokenizer of a model of such text, or train one on it with `maskwright tokenizer train`"
 
 
+def fix_of(letter: str) -> str:
+    """What to do about a letter of DNA that is in no k-mer."""
+    of_rna = "write T for U first, such as with sed '/^>/!y/uU/tT/'"
+    return of_rna if letter in "uU" else "cut DNA at other letters than A, C, G, T with --letters plain"
+
+
 class Unknown(NamedTuple):
     """A part of a text that became an unknown token."""
 
@@ -65,6 +71,10 @@ def _explained(content: dict[str, Any], tokenizer: Any, spacing: Spacing | None,
     vocab, prefix = model["vocab"], str(model.get("continuing_subword_prefix") or "##")
     normal = (tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word).strip()
     if "max_input_chars_per_word" not in model:
+        if SPECIAL.fullmatch(word) and word in vocab:
+            return Unknown(
+                shown, "is a special token, whose name a text may not use", "write another word, such as SEP"
+            )
         fix = "train a tokenizer that splits words, with `maskwright tokenizer train --kind bpe`, or one with a larger "
         return Unknown(shown, "is not among its words", f"{fix}--vocab-size")
     letters = {*"".join(token for token in vocab if not SPECIAL.fullmatch(token))}
@@ -90,7 +100,7 @@ def _strange_letter(
 ) -> Unknown:
     other = strange.swapcase()
     if other == strange or other not in letters:
-        fix = "cut DNA at other letters than A, C, G, T with --letters plain" if spacing and spacing.k > 1 else OTHER
+        fix = fix_of(strange) if spacing and spacing.k > 1 else OTHER
         return Unknown(shown, f"has {strange!r}, which is in none of its tokens", fix)
     steps_of_text = steps(content.get("normalizer"))
     lowers = any(step.get("lowercase") or step.get("type") == "Lowercase" for step in steps_of_text)

@@ -60,8 +60,11 @@ def files_of(folder: str) -> tuple[str, ...]:
 def create_from(folder: str, names: tuple[str, ...]) -> str:
     """Creates the `tokenizer.json` unless it exists, and returns its path. Raises `TokenizerError` for ambiguous
     files, and for a class that does more than they say."""
-    config = _config(folder)
+    config = _config_beside(folder)
+    is_esm = names == WORDPIECE_FILES and _is_esm(folder, config)
     _require_class(folder, names, config)
+    if not is_esm:
+        _require_nothing_added(folder)
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
     is_sentencepiece = names[0].endswith(SENTENCEPIECE_ENDING)
     of_model = ["config.json"] if is_sentencepiece and os.path.isfile(os.path.join(folder, "config.json")) else []
@@ -70,7 +73,6 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     path = os.path.join(cached, "tokenizer.json")
     if os.path.isfile(path):
         return path
-    is_esm = names == WORDPIECE_FILES and _is_esm(folder, config)
     if is_sentencepiece:
         content = _sentencepiece(folder, names[0], config)
     else:
@@ -133,12 +135,11 @@ def _of_model(folder: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _config(folder: str) -> dict[str, Any]:
+def _require_nothing_added(folder: str) -> None:
     added = os.path.join(folder, ADDED)
     tokens = storage.read_json_or({}, added)
     if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
         raise TokenizerError("has tokens of its own, but no tokenizer.json", where=added, fix=SAVE_AGAIN)
-    return _config_beside(folder)
 
 
 def _config_beside(folder: str) -> dict[str, Any]:
@@ -153,6 +154,9 @@ def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str
     named_tokens = {key: config.get(key) or token for key, token in DEFAULTS[kind].items()}
     tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named_tokens.items()}
     for key in ESM_FRAME if kind == "ESM" else ("cls_token", "sep_token"):
+        if config.get(key, "") is None:
+            what, fix = f"has {key}: null, so transformers would not frame a text", f'write "{tokens[key]}" there'
+            raise TokenizerError(what, where=os.path.join(os.path.dirname(path), CONFIG_FILES[0]), fix=fix)
         if tokens[key] not in vocab:
             what = f"has no {tokens[key]}, which frames a text"
             raise TokenizerError(what, where=path, fix=f"use the files of a masked language model; or {SAVE_AGAIN}")
@@ -211,10 +215,10 @@ def _is_esm(folder: str, config: dict[str, Any]) -> bool:
 
 
 def _esm(folder: str, config: dict[str, Any]) -> dict[str, Any]:
-    """As `EsmTokenizer`: each token of the file is found anywhere in a text, white space is dropped, and the rest
-    between two tokens or spaces is one unknown token."""
+    """As `EsmTokenizer`: each token of the file, and each added one, is found anywhere in a text, white space is
+    dropped, and the rest between two tokens or spaces is one unknown token."""
     path = os.path.join(folder, "vocab.txt")
-    vocab = _listed(path)
+    vocab = _listed(path) | storage.read_json_or({}, folder, ADDED)
     special = _special(config, vocab, "ESM", path)
     begin, end = (special[key] for key in ESM_FRAME)
     letters = "".join(re.escape(token) for token in vocab if len(token) == 1)

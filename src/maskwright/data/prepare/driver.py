@@ -37,7 +37,7 @@ from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
 from maskwright.text.encoder import verified
 from maskwright.text.marks import warn_of_dropped_marks
-from maskwright.text.notation import OVERLAP, together, warn_of_notations, without_effect
+from maskwright.text.notation import KMERS, OVERLAP, together, warn_of_notations, without_effect
 from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import IDS, Resolved, are_searched, find_exact, repeated_counts, resolve
@@ -87,6 +87,8 @@ class _Preparation:
             words = load_tokenizer(self.request.tokenizer, special_tokens_are_text=True, adds_spaces=False)
             warn_of_dropped_marks(self.request.tokenizer, words.normalizer, self._texts())
             besides = without_effect(read_vocabulary(self.request.tokenizer).kind, words.normalizer)
+            if spacing_of(self.request.tokenizer):  # said of the tokenizer
+                besides.add(KMERS)
             self._warn_of_disk()
             self._warn_of_other_splits()
             if self.request.cleaning:

@@ -178,7 +178,7 @@ def verdict_task(task: ComparedOn) -> ComparedTask:
     section, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
     numbers = {name: number for number, name in enumerate(dict.fromkeys(example.group for example in examples))}
-    groups = tuple(numbers[example.group] for example in examples if example.group)
+    groups = tuple(numbers[example.group] for example in examples) if all(numbers) else ()
     if section.kind == "question_answering":
         return ComparedTask(task.name, "scores", "mean", (), (), *sizes, groups=groups)
     gold, guessing = gold_outcomes(section, labels, examples), chance(section, len(labels))

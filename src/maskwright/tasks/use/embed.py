@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from maskwright.config.finetuning import Task
 from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
-from maskwright.labels.encode import encode, what_is_cut
+from maskwright.labels.encode import encode, what_is_cut, what_is_unknown
 from maskwright.labels.example import Example
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.write import require_writable, write_vectors
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.models.modules import pooling_of, prompt_of, warn_if_untold
 from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length
+from maskwright.text.vocabulary import read_vocabulary
 
 TEXTS = Task()
 """Texts are read and encoded as for this task, with any model."""
@@ -54,11 +55,12 @@ def vectors(
     dtype: str = "fp32",
 ) -> NDArray[np.float32]:
     """fp32 [examples, D], by `pooling_of` and `prompt_of` of the model's folder, computed in `dtype`. Warns of texts
-    that were cut."""
+    that were cut or have unknown tokens."""
     from maskwright.engines.torch.pooling import pooler
     from maskwright.engines.torch.prepare import choose_device
 
     (of_first_token, normalized), parts, cut = pooling_of(model.tokenizer_folder), [], 0
+    strange, unk = list[Example](), read_vocabulary(model.tokenizer_folder).unk
     before = prompt_of(model.tokenizer_folder, prompt)
     warn_if_untold(model.tokenizer_folder)
     pool = pooler(model.config, model.parameters, choose_device(device, "device"), of_first_token, dtype)
@@ -70,8 +72,11 @@ def vectors(
             batches = prediction_batches(packer)
             parts.append(in_order(packer, batches, np.concatenate([pool(packed.batch) for packed in batches])))
             cut += encoded.cut
+            strange += [chunk[at] for at in encoded.examples_with(unk)]
             bar.advance(len(chunk))
     if cut:
         warn(what_is_cut(cut, max_seq_len))
+    if strange:
+        warn(what_is_unknown(strange, several(len(examples), "text"), model.tokenizer_folder))
     found = np.concatenate(parts)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12) if normalized else found

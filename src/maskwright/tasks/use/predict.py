@@ -18,7 +18,7 @@ from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.labels.annotations import spans_in
-from maskwright.labels.encode import EncodedRows, what_is_cut, without_long_questions
+from maskwright.labels.encode import EncodedRows, what_is_cut, what_is_unknown, without_long_questions
 from maskwright.labels.example import Example, Reading, Skipped
 from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
@@ -28,6 +28,7 @@ from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_co
 from maskwright.tasks.finetune.objective import encoded_for
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.models.modules import IDENTITY, activation_of
+from maskwright.text.vocabulary import read_vocabulary
 
 ANSWERS = ".json"
 """The ending of files for SQuAD's evaluation script: {id: answer}."""
@@ -139,7 +140,7 @@ def ask(
     may_be_none: bool | None = None,
 ) -> tuple[Predictions, int]:
     """Predictions in the order of `examples`, and the number of texts (for words: of words) that were cut, with a
-    warning. `may_be_none`: see `decode`."""
+    warning of these, and of unknown tokens. `may_be_none`: see `decode`."""
     task = _in_rows(model, max_seq_len)
     odd = next((one for one in examples if model.pairs not in (None, one.text_pair is not None)), None)
     if odd is not None:
@@ -151,7 +152,7 @@ def ask(
         say(f"{model.location}: scores are its numbers; CrossEncoder gives the {activation.rpartition('.')[2]} of them")
     if may_be_none is None:
         may_be_none = not all(example.answers for example in examples)
-    parts, cut = [], 0
+    parts, cut, strange, unk = [], 0, list[Example](), read_vocabulary(model.tokenizer_folder).unk
     with progress("predict", len(examples), "examples") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = examples[first : first + EXAMPLES_AT_ONCE]
@@ -160,9 +161,12 @@ def ask(
             logits = _logits(engine, model, encoded)
             parts.append(decode(task, encoded, chunk, logits, model.labels, may_be_none=may_be_none))
             cut += encoded.cut
+            strange += [chunk[at] for at in encoded.examples_with(unk)]
             bar.advance(len(chunk))
     if cut:
         warn(what_is_cut(cut, max_seq_len, words=task.kind == "token_classification"))
+    if strange:
+        warn(what_is_unknown(strange, several(len(examples), "text"), model.tokenizer_folder))
     return _joined(parts), cut
 
 
