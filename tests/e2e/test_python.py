@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import warm
 from ended_runs import require_same, state
@@ -232,6 +233,10 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus, tmp_path,
     ]
     for texts, said in (
         ("one string", "texts: 'one string' is no list of texts. Fix: give a list, even of one text"),
+        (pyarrow.table({"text": ["a", "b"]}), "is no list of texts. Fix: give a list, even of one text, or a column"),
+        ({"text": ["a", "b"]}, "texts: {'text': ['a', 'b']} is no list of texts"),
+        ({"a", "b"}, "is no list of texts"),
+        ([{"text": "a"}], "texts:1: {'text': 'a'} is no text"),
         ([], "texts: the list is empty"),
         (["a", float("nan")], "texts:2: nan is no text"),
         ([(1, 2)], "is no text"),
