@@ -175,6 +175,7 @@ def test_bad_requests_to_train(corpus, tmp_path):
             train_tokenizer(few, str(tmp_path / "t"), kind=kind, vocab_size=least - 1)
         assert train_tokenizer(few, str(tmp_path / kind), kind=kind, vocab_size=least).size == least
         assert inspect_tokenizer(str(tmp_path / kind), few).unknown_tokens == 0
+    assert inspect_tokenizer(str(tmp_path / "wordpiece"), many).samples[0][0] == "[UNK]"
 
 
 @pytest.mark.parametrize(
