@@ -233,7 +233,10 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus, tmp_path,
     ]
     for texts, said in (
         ("one string", "texts: 'one string' is no list of texts. Fix: give a list, even of one text"),
-        (pyarrow.table({"text": ["a", "b"]}), "is no list of texts. Fix: give a list, even of one text, or a column"),
+        (
+            pyarrow.table({"text": ["a", "b"]}),
+            "texts: pyarrow.Table text: string ---- text: [[ is no list of texts. Fix: give a list, even",
+        ),
         ({"text": ["a", "b"]}, "texts: {'text': ['a', 'b']} is no list of texts"),
         ({"a", "b"}, "is no list of texts"),
         ([{"text": "a"}], "texts:1: {'text': 'a'} is no text"),
@@ -272,6 +275,13 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus, tmp_path,
         assert said in str(error.value)
     assert len(model.fill("the <mask>.", top=np.int64(2))[0]) == 2
     assert not (tmp_path / "new").exists()
+
+
+def test_home_is_found_where_no_shell_expands_it(corpus, tmp_path, monkeypatch, cli):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert maskwright.train_tokenizer(corpus, "~/python", vocab_size=300) == str(tmp_path / "python")
+    assert cli("tokenizer", "train", corpus, "--to=~/command", "--vocab-size", 300).code == 0
+    assert (tmp_path / "python").is_dir() and (tmp_path / "command").is_dir()
 
 
 def test_a_folder_that_is_taken_is_refused_in_words_for_both(corpus, tmp_path, tokenizer):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from maskwright.api.given import Device, Location, checked, location
+from maskwright.api.given import Device, Location, checked, location, shown
 from maskwright.config.finetuning import LabelledData, labelled_data
 from maskwright.config.settings import Count
 from maskwright.core.errors import InputError
@@ -136,7 +136,7 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     not. Raises `InputError` for anything but a sequence of such texts."""
     if isinstance(given, str | Mapping | Set) or hasattr(given, "columns") or not isinstance(given, Iterable):
         fix = "give a list, even of one text, or a column of a table"
-        raise InputError(f"{given!r:.40} is no list of texts", where="texts", fix=fix)
+        raise InputError(f"{shown(given)} is no list of texts", where="texts", fix=fix)
     texts = list(given)
     if not texts:
         raise InputError("the list is empty", where="texts", fix="give a list of texts, even of one")
@@ -146,7 +146,7 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
         is_single = isinstance(text, str | Mapping | Set) or not isinstance(text, Iterable)
         parts = [text] if is_single else list(text)
         if any(not isinstance(part, str) for part in parts):
-            raise InputError(f"{text!r:.40} is no text", where=where, fix="give strings")
+            raise InputError(f"{shown(text)} is no text", where=where, fix="give strings")
         if any(not part.strip() for part in parts):
             raise InputError("is empty" if len(parts) < 2 else "has an empty part", where=where, fix="remove it")
         if kind == "words":
