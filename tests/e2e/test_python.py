@@ -384,6 +384,8 @@ def test_a_fine_tuning_ends_with_its_scores(tmp_path, tokenizer):
     assert run.results is not None and run.results["step"] in run.checkpoints
     scores = maskwright.evaluate(run)
     assert scores.report() == maskwright.evaluate(run.load()).report()
+    assert repr(run.load()) == f"Model({run.location!r}, task='single_label_classification')"
+    assert repr(run.plot()) == "Page()"
 
 
 def test_text_becomes_a_store(corpus, tmp_path, store):

@@ -34,6 +34,9 @@ class Model:
     trained: TrainedModel
     device: str = "auto"
 
+    def __repr__(self) -> str:
+        return f"Model({self.trained.location!r}, task={self.task!r})"
+
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of a fine-tuned model, if it has any."""

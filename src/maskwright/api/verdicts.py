@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.api.given import Location, checked, location, locations, plain
@@ -22,8 +22,8 @@ class Comparison:
     its interval and p; `results` holds every run's score and predictions."""
 
     location: str
-    results: Results
-    report: VerdictReport
+    results: Results = field(repr=False)
+    report: VerdictReport = field(repr=False)
 
     @property
     def page(self) -> str:
