@@ -18,6 +18,7 @@ from maskwright.labels.example import Example, Skipped
 from maskwright.text.spacing import spacing_of
 from maskwright.text.special_tokens import config_files
 from maskwright.text.tokenizer import parsed
+from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
 
 Ints = NDArray[np.int32]
@@ -139,6 +140,14 @@ def what_is_cut(count: int, max_seq_len: int, *, words: bool = False, training: 
     noun = f"{'training ' if training else ''}{'word' if words else 'text'}"
     lost = several(count, noun) if words else f"the rest of {several(count, noun)}"
     return f"the model does not read {lost}, beyond {max_seq_len} tokens"
+
+
+def what_is_unknown(tokenizer_folder: str, strange: Sequence[Example], count: int, noun: str = "text") -> str:
+    """A sentence on the examples, of `count`, that `EncodedRows.examples_with` finds to have an unknown token."""
+    first = strange[0]
+    unknown = first_unknown(tokenizer_folder, " ".join([*first.words, first.text, first.text_pair or ""]))
+    example = f"{unknown.word} at {first.where} {unknown.why}" if unknown else f"the first at {first.where}"
+    return f"{len(strange):,} of {several(count, noun)} have tokens that are unknown to the tokenizer; {example}"
 
 
 def open_tokenizer(location: str, *, words: bool = False, adds_spaces: bool = True) -> Any:

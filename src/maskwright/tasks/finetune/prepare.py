@@ -26,7 +26,7 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.labels.by_label import confusion_matrix, exchanged
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import SpanTargets, WordTargets, what_is_cut
+from maskwright.labels.encode import SpanTargets, WordTargets, what_is_cut, what_is_unknown
 from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import LOWER_IS_BETTER, Predictions, best_threshold, gold_outcomes
@@ -59,7 +59,6 @@ from maskwright.tasks.start.opened import looked_at, opened
 from maskwright.tasks.start.train import check, train
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.tokenizer_faults import faults
-from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.job import Job
@@ -303,13 +302,9 @@ class FinetuneRun:
                     f"{longer_answers:,} of {several(len(examples), 'training example')} have an answer longer than "
                     f"{limit} tokens, which no prediction is; task.max_answer_length: {lengths.max()} allows them all"
                 )
-        if len(strange := encoded.examples_with(read_vocabulary(self.tokenizer_folder).unk)):
-            count = f"{len(strange):,} of {several(len(examples), 'training example')}"
-            first = examples[strange[0]]
-            text = " ".join([*first.words, first.text, first.text_pair or ""])
-            unknown = first_unknown(self.tokenizer_folder, text)
-            example = f"{unknown.word} at {first.where} {unknown.why}" if unknown else f"the first at {first.where}"
-            lines.append(f"{count} have tokens that are unknown to the tokenizer; {example}")
+        if strange := encoded.examples_with(read_vocabulary(self.tokenizer_folder).unk).tolist():
+            found = [examples[index] for index in strange]
+            lines.append(what_is_unknown(self.tokenizer_folder, found, len(examples), "training example"))
         return lines
 
     def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from maskwright.config.finetuning import Task
 from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
-from maskwright.labels.encode import encode, what_is_cut
+from maskwright.labels.encode import encode, what_is_cut, what_is_unknown
 from maskwright.labels.example import Example
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.write import require_writable, write_vectors
@@ -51,11 +51,13 @@ def vectors(
     device: str = "auto",
     prompt: str | None = None,
 ) -> NDArray[np.float32]:
-    """fp32 [examples, D], by `pooling_of` and `prompt_of` of the model's folder. Warns of texts that were cut."""
+    """fp32 [examples, D], by `pooling_of` and `prompt_of` of the model's folder. Warns of texts that were cut or
+    have unknown tokens."""
     from maskwright.engines.torch.pooling import pooler
     from maskwright.engines.torch.prepare import choose_device
 
     (of_first_token, normalized), parts, cut = pooling_of(model.tokenizer_folder), [], 0
+    strange = list[Example]()
     before = prompt_of(model.tokenizer_folder, prompt)
     warn_if_untold(model.tokenizer_folder)
     pool = pooler(model.config, model.parameters, choose_device(device, "device"), of_first_token)
@@ -67,8 +69,11 @@ def vectors(
             batches = prediction_batches(packer)
             parts.append(in_order(packer, batches, np.concatenate([pool(packed.batch) for packed in batches])))
             cut += encoded.cut
+            strange += [chunk[index] for index in encoded.examples_with(model.vocabulary.unk)]
             bar.advance(len(chunk))
     if cut:
         warn(what_is_cut(cut, max_seq_len))
+    if strange:
+        warn(what_is_unknown(model.tokenizer_folder, strange, len(examples)))
     found = np.concatenate(parts)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12) if normalized else found

@@ -18,7 +18,7 @@ from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.labels.annotations import spans_in
-from maskwright.labels.encode import EncodedRows, what_is_cut, without_long_questions
+from maskwright.labels.encode import EncodedRows, what_is_cut, what_is_unknown, without_long_questions
 from maskwright.labels.example import Example, Reading, Skipped
 from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
@@ -151,7 +151,7 @@ def ask(
         say(f"{model.location}: scores are its numbers; CrossEncoder gives the {activation.rpartition('.')[2]} of them")
     if may_be_none is None:
         may_be_none = not all(example.answers for example in examples)
-    parts, cut = [], 0
+    parts, cut, strange = [], 0, list[Example]()
     with progress("predict", len(examples), "examples") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = examples[first : first + EXAMPLES_AT_ONCE]
@@ -160,9 +160,12 @@ def ask(
             logits = _logits(engine, model, encoded)
             parts.append(decode(task, encoded, chunk, logits, model.labels, may_be_none=may_be_none))
             cut += encoded.cut
+            strange += [chunk[index] for index in encoded.examples_with(model.vocabulary.unk)]
             bar.advance(len(chunk))
     if cut:
         warn(what_is_cut(cut, max_seq_len, words=task.kind == "token_classification"))
+    if strange:
+        warn(what_is_unknown(model.tokenizer_folder, strange, len(examples)))
     return _joined(parts), cut
 
 
