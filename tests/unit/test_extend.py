@@ -201,5 +201,6 @@ def test_words_with_an_unknown_character_are_no_new_tokens(tokenizer_of, tmp_pat
 def test_new_tokens_of_byte_level_bpe_are_shown_as_letters(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("จังหวัดเชียงใหม่\n" * 40)
     sources = Sources([str(tmp_path / "a.txt")], layout="lines")
-    shown = report(*extend_tokenizer(tokenizer, sources, str(tmp_path / "new"), tokens=12), "new")
+    folder = str(tmp_path / "new")
+    shown = report(*extend_tokenizer(tokenizer, sources, folder, tokens=12), folder)
     assert "ยงใหม" in shown and "à" not in shown

@@ -147,7 +147,7 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     for number, text in enumerate(texts, start=1):
         where = f"texts:{number}"
         is_single = isinstance(text, str | Mapping | Set) or not isinstance(text, Iterable)
-        parts = [text] if is_single else list(text)
+        parts: list[Any] = [text] if is_single else [*text]
         if any(not isinstance(part, str) for part in parts):
             raise InputError(f"{shown(text)} is no text", where=where, fix="give strings")
         if any(not part.strip() for part in parts):

@@ -99,11 +99,10 @@ def extend_tokenizer(
 
 def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
     """In byte-level BPE, tokens are shown as the letters that their bytes are, and the space as Ġ."""
-    from tokenizers.decoders import ByteLevel
-
     shown = extension.tokens[:12]
     if vocabulary.kind == "byte_level_bpe":
-        shown = [ByteLevel().decode([token]).replace(" ", "Ġ") for token in shown]
+        tokenizer = load_tokenizer(folder, special_tokens_are_text=True)
+        shown = [tokenizer.decode([tokenizer.token_to_id(token)]).replace(" ", "Ġ") for token in shown]
     return "\n".join(
         [
             f"{folder}: {vocabulary.size:,} tokens, {len(extension.tokens):,} of them new, fingerprint "
