@@ -114,7 +114,11 @@ def notation_of(document: Document) -> str:
         return "pieces"
     if any(sign in beginning for sign in ("Ã", "Â", "â€", "ï¿½", "Ð", "Ñ")) and MOJIBAKE.search(beginning):
         return "mojibake"
-    return DECOMPOSED if len(unicodedata.normalize("NFC", beginning)) < len(beginning) else ""
+    return DECOMPOSED if is_decomposed(beginning) else ""
+
+
+def is_decomposed(text: str) -> bool:
+    return len(unicodedata.normalize("NFC", text)) < len(text)
 
 
 def _is_base64(beginning: str) -> bool:
