@@ -110,6 +110,12 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(make, tokeni
     *_, line = prepared(make(**keys, **{"data.train": str(train.parent / "odd.jsonl")})).warnings()
     assert line.startswith("4 of 44 training examples have tokens that are unknown to the tokenizer; '\u2603' at ")
     assert line.endswith("odd.jsonl:41 has '\u2603', which is in none of its tokens")
+    odd = [record.replace('"text": "', '"text": "e\u0301 ') for record in records]
+    (train.parent / "nfd.jsonl").write_text("\n".join(odd))
+    for kind, warned in (("roberta", True), ("bert-uncased", False)):
+        more = {"model.tokenizer": tokenizer_of(kind), "data.train": str(train.parent / "nfd.jsonl")}
+        *_, line = prepared(make(**{**keys, **more})).warnings()
+        assert line.startswith("40 of ") == warned and ("unicodedata.normalize('NFC', text)" in line) == warned
     asked = []
     for size in (3, 5, 9, 12):
         answer = {"text": [" ".join("a" * size)], "answer_start": [2]}

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import warm
 from ended_runs import require_same, state
@@ -208,7 +209,6 @@ def test_what_is_no_configuration_is_refused(config, overrides, said, tmp_path):
 def test_arguments_that_the_command_would_not_take_are_refused(corpus, tmp_path, tokenizer):
     folder, strange = pretrained_folder(tmp_path / "model", tokenizer), dict[str, Any](device="cud")
     model = maskwright.load(folder)
-    assert len(repr(model)) < 2_000, "a notebook shows no weights"
     refused = [
         (lambda: maskwright.load(folder, **strange), "device: is 'cud'. Fix: give one of auto, cpu,"),
         (lambda: maskwright.evaluate(model, store="s", max_rows=0), "max_rows: is 0"),
@@ -233,6 +233,13 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus, tmp_path,
     ]
     for texts, said in (
         ("one string", "texts: 'one string' is no list of texts. Fix: give a list, even of one text"),
+        (
+            pyarrow.table({"text": ["a", "b"]}),
+            "texts: pyarrow.Table text: string ---- text: [[ is no list of texts. Fix: give a list, even",
+        ),
+        ({"text": ["a", "b"]}, "texts: {'text': ['a', 'b']} is no list of texts"),
+        ({"a", "b"}, "is no list of texts"),
+        ([{"text": "a"}], "texts:1: {'text': 'a'} is no text"),
         ([], "texts: the list is empty"),
         (["a", float("nan")], "texts:2: nan is no text"),
         ([(1, 2)], "is no text"),
@@ -268,6 +275,13 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus, tmp_path,
         assert said in str(error.value)
     assert len(model.fill("the <mask>.", top=np.int64(2))[0]) == 2
     assert not (tmp_path / "new").exists()
+
+
+def test_home_is_found_where_no_shell_expands_it(corpus, tmp_path, monkeypatch, cli):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert maskwright.train_tokenizer(corpus, "~/python", vocab_size=300) == str(tmp_path / "python")
+    assert cli("tokenizer", "train", corpus, "--to=~/command", "--vocab-size", 300).code == 0
+    assert (tmp_path / "python").is_dir() and (tmp_path / "command").is_dir()
 
 
 def test_a_folder_that_is_taken_is_refused_in_words_for_both(corpus, tmp_path, tokenizer):
@@ -370,6 +384,8 @@ def test_a_fine_tuning_ends_with_its_scores(tmp_path, tokenizer):
     assert run.results is not None and run.results["step"] in run.checkpoints
     scores = maskwright.evaluate(run)
     assert scores.report() == maskwright.evaluate(run.load()).report()
+    assert repr(run.load()) == f"Model({run.location!r}, task='single_label_classification')"
+    assert repr(run.plot()) == "Page()"
 
 
 def test_text_becomes_a_store(corpus, tmp_path, store):

@@ -80,3 +80,14 @@ def test_mistakes(source, tokenizer, tmp_path, capfd, monkeypatch):
         assert command(["embed", run, *given]) == 2, "before the work"
     denied = f"error: {tmp_path}: cannot be written to: permission denied. Fix: check the permissions, or choose"
     assert capfd.readouterr().err.startswith(denied)
+
+
+def test_texts_that_the_tokenizer_cannot_read_are_told(tokenizer_of, tmp_path, capfd):
+    """Two texts of unknown tokens have one vector, and one label."""
+    run = finished_run(tmp_path / "run", shape("bert", "single_label_classification"), tokenizer_of("bert"))
+    (tmp_path / "a.txt").write_text("the fox\nᐃᓄᒃ\nᐅᖃᓕ\n")
+    for verb, output in (("embed", "a.npy"), ("predict", "a.csv")):
+        words = [verb, str(run), "--input", str(tmp_path / "a.txt"), "--to", str(tmp_path / output)]
+        assert command([*words, "--device", "cpu"]) == 0
+        assert "warning: 2 of 3 texts have tokens that are unknown to the tokenizer; 'ᐃᓄᒃ' at" in capfd.readouterr().err
+    assert np.ptp(np.load(tmp_path / "a.npy")[1:], axis=0).max() < 1e-6

@@ -196,3 +196,11 @@ def test_words_with_an_unknown_character_are_no_new_tokens(tokenizer_of, tmp_pat
         extension, _ = extend_tokenizer(tokenizer_of(kind), notes, new, tokens=9)
         assert [token.removeprefix("▁") for token in extension.tokens][:1] == ["stenosis"]
         assert not any("☃" in token for token in extension.tokens)
+
+
+def test_new_tokens_of_byte_level_bpe_are_shown_as_letters(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("จังหวัดเชียงใหม่\n" * 40)
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    folder = str(tmp_path / "new")
+    shown = report(*extend_tokenizer(tokenizer, sources, folder, tokens=12), folder)
+    assert "ยงใหม" in shown and "à" not in shown

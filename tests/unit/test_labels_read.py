@@ -168,6 +168,8 @@ READ = [
     ("a.conll", "# id 1\na b\tO\nc\tB-X\n", TOKENS, {}, ["2 a b|c > O B-X"]),
     ("a.conll", COMMENTS, TOKENS, {}, ["1 #MeToo|# > O O", "6 Paris > B-LOC"]),
     ("a.txt", "en:R.H.\tB-PER\nen:a:b\tO\n\nen:(\tO\n", TOKENS, {}, ["1 R.H.|a:b > B-PER O", "4 ( > O"]),  # WikiANN
+    ("a.txt", "en:a\tO\nen:b\tO\n\nzh-yue:c\tO\n\nsimple:d\tO\n", TOKENS, {}, ["1 a|b > O O", "4 c > O", "6 d > O"]),
+    ("a.txt", "en:a\tO\nam:b\tO\n", TOKENS, {}, ["1 en:a|am:b > O O"]),
     ("a.txt", "en:R.H.\tB-PER\nde:x\tO\n", TOKENS, {}, ["1 en:R.H.|de:x > B-PER O"]),
     *(("a.tsv", f"{one}\n{one}\n".replace(" ", "\t"), Task(), {}, [f"2 {read}"]) for one, read in GLUE.items()),
 ]
@@ -638,6 +640,7 @@ def test_mistakes_in_tables(name, content, data, message, tmp_path):
     [
         ("a.txt", "a\tO\nb\n\nc\tO\n", {}, "FILE:2: has 1 columns, but the first word has 2"),
         ("a.txt", "a\tO\n\t O\n", {}, "FILE:2: has no word"),
+        ("a.txt", "en:a\tO\nen:\tO\n", {}, "FILE:2: has no word"),
         ("a.txt", "a\tO\nb\t\n", {}, "FILE:2: has no tag"),
         (
             "a.tsv",

@@ -147,10 +147,9 @@ BY_WORD = "has no prefix such as B- or I-: each word is judged by itself"
         ("O B_PER", f"tag 'B_PER' {BY_WORD}. If it means 'B-PER', write that to judge entities"),
         ("O b_per", f"tag 'b_per' {BY_WORD}. If it means 'B-per', write that to judge entities"),
         ("O PER-B", f"tag 'PER-B' {BY_WORD}. If it means 'B-PER', write that to judge entities"),
-        (
-            "O B I",
-            f"tag 'B' {BY_WORD}. If the letters mark spans, write their kind too, as in 'B-X', to judge entities",
-        ),
+        ("O B I", "tags follow IOB2"),
+        ("O S", f"tag 'S' {BY_WORD}"),
+        ("O B-X M-X E-X", "tags follow BMES"),
         ("0 B-PER", f"tag '0' {BY_WORD}. If it means the letter O, write that to judge entities"),
         ("O B-X Y", f"tag 'Y' {BY_WORD}, though 1 of 3 tags have one. Give each tag but O a prefix"),
     ],

@@ -19,7 +19,7 @@ from maskwright.core.console import human_bytes
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.engines.jax.aot import Collective, CompileRequest, CompileResult
 from maskwright.machine.devices import DEVICES, here, place
-from maskwright.machine.tpus import TPUS, topologies_by_chips
+from maskwright.machine.tpus import TPUS, accelerator_type, topologies_by_chips
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
 from maskwright.tasks.planning import measure, show
@@ -233,6 +233,7 @@ def test_slices_that_google_rents_are_places():
         for count, topology in topologies_by_chips(kind).items():
             if (kind, count) not in {("v2", 512), ("v2", 1024)}:
                 assert place(f"{kind}:{topology}").count == count
+                assert not TPUS[kind].type_prefix or place(accelerator_type(kind, topology)).topology == topology
     largest = {"v2": "16x16", "v4": "16x16x16", "v5p": "16x16x24", "tpu7x": "16x24x24", "v6e": "16x16"}
     smallest = {"v3": "2x2", "v5e": "1x1", "v5p": "1x1x1", "tpu7x": "1x1x1", "v4": "2x2x1"}
     for kind, topology in [*largest.items(), *smallest.items(), ("v5p", "4x4x12")]:

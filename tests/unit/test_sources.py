@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import random
+import re
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -101,6 +102,7 @@ PARAGRAPHS = "\n\n".join(["One paragraph is a line. It has sentences."] * 20)
     [
         (SENTENCES, "sentences", "42 documents in the 2 files sampled; 2 with --layout file, 126 with --layout line"),
         (SENTENCES.replace("\n", "\r\n"), "sentences", "42 documents"),
+        *((re.sub("[.!”]", end, SENTENCES), "sentences", "42 documents") for end in ("።", "។", "།", "။", "॥", "。」")),
         (WRAPPED, "file", "2 documents in the 2 files sampled; 80 with --layout sentences"),
         (PARAGRAPHS, "file", "40 with --layout sentences"),
         (CODE, "file", "8 with --layout sentences"),

@@ -18,7 +18,7 @@ from original_epochs import text_of, write_folder
 from reference.stored import documents_of
 from safetensors.numpy import save_file
 from tokenizer_kinds import DECLARED, KINDS, with_declared
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from maskwright.core import extras
 from maskwright.core.errors import InputError, TokenizerError
@@ -39,6 +39,8 @@ from maskwright.text.audit import audit
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, TokenizersEncoder, open_encoder
 from maskwright.text.extend import extend_tokenizer
+from maskwright.text.marks import warn_of_dropped_marks
+from maskwright.text.notation import DECOMPOSED, without_effect
 from maskwright.text.sequences import make_tokenizer as make_letters
 from maskwright.text.sources import Sources
 from maskwright.text.special_tokens import BERT
@@ -175,6 +177,7 @@ def test_bad_requests_to_train(corpus, tmp_path):
             train_tokenizer(few, str(tmp_path / "t"), kind=kind, vocab_size=least - 1)
         assert train_tokenizer(few, str(tmp_path / kind), kind=kind, vocab_size=least).size == least
         assert inspect_tokenizer(str(tmp_path / kind), few).unknown_tokens == 0
+    assert inspect_tokenizer(str(tmp_path / "wordpiece"), many).samples[0][0] == "[UNK]"
 
 
 @pytest.mark.parametrize(
@@ -502,3 +505,13 @@ def test_whole_words_are_trained_and_read(tmp_path, capsys):
         extend_tokenizer(folder, sources, str(tmp_path / "more"), tokens=3)
     kept, trimmed = trim_tokenizer(folder, sources, str(tmp_path / "less"), vocab_size=8)
     assert trimmed.size == 8 and [*kept.old_ids] == [*range(8)]
+
+
+def test_decomposed_text_is_no_fault_only_if_all_marks_are_composed(capfd):
+    """SentencePiece's rules, in `tokenizers`, compose é and lose the tone of ế: NFC helps, no other tokenizer."""
+    loses_tones = normalizers.Sequence([normalizers.Replace("e\u0302\u0301", "ê"), normalizers.NFC()])
+    assert without_effect("unigram", normalizers.NFC()) == {DECOMPOSED} and not without_effect("unigram", loses_tones)
+    warn_of_dropped_marks("t", loses_tones, ["tie\u0302\u0301ng"] * 9)
+    assert not capfd.readouterr().err
+    warn_of_dropped_marks("t", normalizers.BertNormalizer(lowercase=True), ["tiếng"] * 9)
+    assert "which becomes tieng" in capfd.readouterr().err

@@ -95,7 +95,12 @@ def _refused(name: str, value: Any, adapter: TypeAdapter[Any]) -> InputError:
         if len(takes) < len(kinds):
             takes[:1] = [A_PATH.removeprefix("give ")]
         fix = f"give {', or '.join(takes)}"
-    return InputError(f"is {value!r:.40}", where=name, fix=fix)
+    return InputError(f"is {shown(value)}", where=name, fix=fix)
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value's `repr`, in one line."""
+    return " ".join(repr(value).split())[:40]
 
 
 def location(given: Location) -> str:
@@ -103,8 +108,8 @@ def location(given: Location) -> str:
     if isinstance(given, Located):
         return given.location
     if not isinstance(given, str | os.PathLike):
-        raise InputError(f"{given!r:.40} has no location", fix=A_PATH)
-    return str(os.fspath(given))  # NumPy's strings are a kind of their own
+        raise InputError(f"{shown(given)} has no location", fix=A_PATH)
+    return str(os.path.expanduser(given))  # NumPy's strings are a kind of their own
 
 
 def location_if_any(given: Location | None) -> str | None:

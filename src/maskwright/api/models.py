@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from maskwright.api.given import Device, Dtype, Location, checked, location
+from maskwright.api.given import Device, Dtype, Location, checked, location, shown
 from maskwright.config.finetuning import LabelledData, labelled_data
 from maskwright.config.settings import Count
 from maskwright.core.errors import InputError
@@ -34,6 +34,9 @@ class Model:
     trained: TrainedModel
     device: str = "auto"
     dtype: str = "fp32"
+
+    def __repr__(self) -> str:
+        return f"Model({self.trained.location!r}, task={self.task!r})"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -136,17 +139,19 @@ def load(model: Location, *, device: Device = "auto", dtype: Dtype = "fp32") -> 
 def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     """`given` may be a column of a data frame. `kind`: words, question, text, which may be a pair, or single, which may
     not. Raises `InputError` for anything but a sequence of such texts."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"{given!r:.40} is no list of texts", where="texts", fix="give a list, even of one text")
+    if isinstance(given, str | Mapping | Set) or hasattr(given, "columns") or not isinstance(given, Iterable):
+        fix = "give a list, even of one text, or a column of a table"
+        raise InputError(f"{shown(given)} is no list of texts", where="texts", fix=fix)
     texts = list(given)
     if not texts:
         raise InputError("the list is empty", where="texts", fix="give a list of texts, even of one")
     examples = []
     for number, text in enumerate(texts, start=1):
         where = f"texts:{number}"
-        parts = [text] if isinstance(text, str) else list(text) if isinstance(text, Iterable) else [text]
+        is_single = isinstance(text, str | Mapping | Set) or not isinstance(text, Iterable)
+        parts: list[Any] = [text] if is_single else [*text]
         if any(not isinstance(part, str) for part in parts):
-            raise InputError(f"{text!r:.40} is no text", where=where, fix="give strings")
+            raise InputError(f"{shown(text)} is no text", where=where, fix="give strings")
         if any(not part.strip() for part in parts):
             raise InputError("is empty" if len(parts) < 2 else "has an empty part", where=where, fix="remove it")
         if kind == "words":

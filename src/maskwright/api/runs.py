@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Page:
     """A page in one self-contained file."""
 
-    html: str
+    html: str = field(repr=False)
 
     def save(self, path: Location) -> None:
         """Writes `.html`. Raises `InputError` for another ending and for a missing folder, and `MaskwrightError` if the

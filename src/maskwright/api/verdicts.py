@@ -23,7 +23,7 @@ class Comparison:
 
     location: str
     results: Results = field(repr=False)
-    report: VerdictReport
+    report: VerdictReport = field(repr=False)
 
     @property
     def page(self) -> str:

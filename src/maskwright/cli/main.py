@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> int:
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
     raise_on(ending(), stopped_by)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a training run for a checkpoint; would else end a process
-    words = [argument for argument in arguments if argument != "--debug"]
+    words = [_with_home(argument) for argument in arguments if argument != "--debug"]
     try:
         code = app(args=words, prog_name="maskwright", standalone_mode=False, obj=words)  # for what records them
         return code if isinstance(code, int) else 0
@@ -107,6 +107,13 @@ def run(arguments: list[str]) -> int:
         if debug:
             print_exception(error)
         return _explain(error, next(iter(words), ""), beside, as_json)
+
+
+def _with_home(argument: str) -> str:
+    """`--to=~/x` like `--to ~/x`, the only one of both that shells expand."""
+    option, _, value = argument.partition("=")
+    is_home = option.startswith("--") and value.startswith("~/")
+    return f"{option}={os.path.expanduser(value)}" if is_home else argument
 
 
 def _misused(error: Any, words: list[str], as_json: bool) -> int:

@@ -37,7 +37,7 @@ def plan(
 
     CONFIG: YAML of `pretrain` or `finetune`, or the name of a recipe.
     --on PLACE: Where to run: here (the default; measures a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100,
-        h200:8, v6e:4x4 (compiled if libtpu is installed), or an environment's YAML. Repeatable.
+        h200:8, v6e:4x4 or v6e-16 (compiled if libtpu is installed), or an environment's YAML. Repeatable.
     --tokens 1≤N: Number of tokens in your text, if you have no token store yet: about 1 million for 4.3 MB of English.
         Needs schedule.epochs, such as --set schedule.epochs=4, and projects instead of measuring.
     --vocab-size 1≤N: Size of the vocabulary, if you have no token store yet. Default with --tokens: 50,265.

@@ -15,7 +15,7 @@ from maskwright.text.tables import Column
 
 MARK = re.compile(r"-DOCSTART-|#(begin|end) document\b|# new(doc|par)\b")
 """Lines at which a document or a paragraph begins or ends."""
-LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)*):(.+)", re.DOTALL)
+LANGUAGE = re.compile(r"((?:[a-z]{2,3}|simple)(?:-[a-z]+)*:)(.*)", re.DOTALL)
 """WikiANN puts the language before each word, as in `en:Paris`."""
 COMMENT = re.compile(r"#([ \t]|$)")
 LONG_SENTENCE_WORDS = 200
@@ -44,9 +44,11 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
             reading.note(f"{name}: a word is the first of the {width} columns of a line; the others are not read")
     if len(sentences) == 1 < LONG_SENTENCE_WORDS <= len(sentences[0]):
         reading.note(f"{name}: no blank line splits its {len(sentences[0]):,} words, so they are one sentence")
-    prefix = _language(sentences, word)
-    if prefix:
-        reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is removed")
+    languages = _languages(sentences, word)
+    if languages:
+        reading.note(f"each word begins with {' or '.join(map(repr, languages))}, as in WikiANN: it is removed")
+        for _, cells in (row for sentence in sentences for row in sentence):
+            cells[word] = cells[word].partition(":")[2]
     translation = reading.task.translation
     width = len(first[1])
     for sentence in sentences:
@@ -61,7 +63,7 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
                 if reading.labelled and cells[tag].lstrip('"').startswith(("[{", "[[")):
                     what = f"has a list as its tag, {cells[tag]!r:.40}"
                     raise Unusable(what, "give spans of texts as JSON (.json, .jsonl), as annotation tools export them")
-            words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
+            words = tuple(cells[word] for _, cells in sentence)
             tags = tuple(cells[tag].strip() for _, cells in sentence) if reading.labelled else ()
             tags = tuple(translation.get(tag, tag) for tag in tags)
             yield with_tags(Example(name, start), words, tags, labelled=reading.labelled)
@@ -150,13 +152,12 @@ def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> N
         raise SourceError(what, where=where, fix=f"name the columns of the {names}, by numbers from 0")
 
 
-def _language(sentences: list[list[Row]], word: int) -> str:
-    """The language before every word of the file; empty unless all words have the same one."""
-    prefix = ""
+def _languages(sentences: list[list[Row]], word: int) -> list[str]:
+    """The languages before the words of the file; none unless all words have one, the same in a sentence."""
+    languages: dict[str, None] = {}
     for sentence in sentences:
-        for _, cells in sentence:
-            match = LANGUAGE.fullmatch(cells[word]) if word < len(cells) else None
-            if match is None or prefix not in ("", match[1]):
-                return ""
-            prefix = match[1]
-    return prefix
+        found = [LANGUAGE.fullmatch(cells[word]) if word < len(cells) else None for _, cells in sentence]
+        if None in found or len(of_sentence := {match[1] for match in found if match}) > 1:
+            return []
+        languages |= dict.fromkeys(of_sentence)
+    return [*languages]

@@ -15,9 +15,10 @@ from maskwright.config.finetuning import Task
 from maskwright.core.console import note, several
 from maskwright.core.errors import InputError
 from maskwright.labels.example import Example, Skipped
+from maskwright.text.notation import DECOMPOSED, MANY, NOTATIONS, is_decomposed, without_effect
 from maskwright.text.spacing import spacing_of
 from maskwright.text.special_tokens import config_files
-from maskwright.text.tokenizer import parsed
+from maskwright.text.tokenizer import load_tokenizer, parsed
 from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -142,12 +143,27 @@ def what_is_cut(count: int, max_seq_len: int, *, words: bool = False, training: 
     return f"the model does not read {lost}, beyond {max_seq_len} tokens"
 
 
-def what_is_unknown(strange: Sequence[Example], count: str, tokenizer_folder: str) -> str:
-    """A sentence on the examples with an unknown token. `count`: of all examples, with a noun."""
+def what_is_unknown(tokenizer_folder: str, strange: Sequence[Example], count: int, noun: str = "text") -> str:
+    """A sentence on the examples, of `count`, that `EncodedRows.examples_with` finds to have an unknown token."""
     first = strange[0]
-    unknown = first_unknown(tokenizer_folder, " ".join([*first.words, first.text, first.text_pair or ""]))
+    unknown = first_unknown(tokenizer_folder, _whole_text(first))
     example = f"{unknown.word} at {first.where} {unknown.why}" if unknown else f"the first at {first.where}"
-    return f"{len(strange):,} of {count} have tokens that are unknown to the tokenizer; {example}"
+    return f"{len(strange):,} of {several(count, noun)} have tokens that are unknown to the tokenizer; {example}"
+
+
+def what_is_decomposed(tokenizer_folder: str, examples: Sequence[Example]) -> str:
+    """A sentence on examples in NFD, if there are many, and if the tokenizer does not compose them; else empty."""
+    found = [example for example in examples if is_decomposed(_whole_text(example))]
+    kind = read_vocabulary(tokenizer_folder).kind
+    normalizer = load_tokenizer(tokenizer_folder, special_tokens_are_text=False).normalizer
+    if len(found) <= MANY * len(examples) or DECOMPOSED in without_effect(kind, normalizer):
+        return ""
+    what, fix = NOTATIONS[DECOMPOSED]
+    return f"{len(found):,} of {several(len(examples), 'example')} {what}, such as {found[0].where}; {fix}"
+
+
+def _whole_text(example: Example) -> str:
+    return " ".join([*example.words, example.text, example.text_pair or ""])
 
 
 def open_tokenizer(location: str, *, words: bool = False, adds_spaces: bool = True) -> Any:

@@ -20,7 +20,7 @@ from maskwright.labels.answers import best_answers, exact_match, overlap_f1
 from maskwright.labels.encode import EncodedRows, WordTargets
 from maskwright.labels.example import Example
 from maskwright.labels.scoring import METRICS, ClassCounts, Floats, Kind, Scoring, scorer
-from maskwright.labels.spans import OUTSIDE, mark_spans, spans
+from maskwright.labels.spans import OUTSIDE, kind_of, mark_spans, spans
 
 Outcomes = tuple[Any, ...]
 """[examples], by the kind of task: a label's id; ids of labels in order; a number; ids of words' tags; an answer."""
@@ -192,7 +192,7 @@ def entity_counts(
 
 
 def span_kinds(labels: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted({label[2:] for label in labels if label != OUTSIDE}))
+    return tuple(sorted({kind_of(label) for label in labels if label != OUTSIDE}))
 
 
 def spans_of(labels: Sequence[str], kinds: Sequence[str], outcomes: Outcomes) -> Outcomes:

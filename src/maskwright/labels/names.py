@@ -13,7 +13,7 @@ from maskwright.config.finetuning import LABELLED, LabelledData, Task
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, SourceError
 from maskwright.labels.example import Example, Reading
-from maskwright.labels.spans import PREFIXES
+from maskwright.labels.spans import OUTSIDE, kind_of, mark_spans, prefix_of
 from maskwright.text.names import folded_name
 
 CLASSES = ("single_label_classification", "token_classification")
@@ -224,44 +224,43 @@ def shortened(names: Sequence[str], limit: int = 6) -> str:
 
 def _why_without_prefix(tag: str, tags: set[str]) -> str:
     """A guess at what a `tag` was meant to be; empty for tags that mark no spans, such as parts of speech."""
-    first, last = re.fullmatch("([BIESLUbieslu])[-_:/](.+)", tag), re.fullmatch("(.+)[-_]([BIESLU])", tag)
-    if {"B", "I"} <= tags <= {*PREFIXES, "O"}:
-        return ". If the letters mark spans, write their kind too, as in 'B-X', to judge entities"
-    marked = [other for other in tags if other[:1] in PREFIXES and other[1:2] == "-"]
+    first, last = re.fullmatch("([BIMESLUbimeslu])[-_:/](.+)", tag), re.fullmatch("(.+)[-_]([BIMESLU])", tag)
+    marked = [other for other in tags if prefix_of(other)]
     if first or last or (marked and tag in ("0", "o")):
         prefix, name = first.groups() if first else last.groups()[::-1] if last else ("", "")
         meant = f"'{prefix.upper()}-{name}'" if prefix else "the letter O"
         return f". If it means {meant}, write that to judge entities"
-    if not marked:
+    if not any("-" in other for other in marked):
         return ""
     return f", though {len(marked)} of {len(tags)} tags have one. Give each tag but O a prefix to judge entities"
 
 
 def tag_scheme(examples: Sequence[Example]) -> str:
     """A sentence on how the tags mark spans, since metrics over spans depend on it: IOB2, IOB1, IOBES, BILOU, IO."""
-    prefixes: set[str] = set()
-    if all(INTEGER.fullmatch(tag) for example in examples for tag in example.labels):
+    tags = dict.fromkeys(tag for example in examples for tag in example.labels)
+    if all(map(INTEGER.fullmatch, tags)):
         return (
             "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}; until then, each word is judged "
             "by itself, and no entities"
         )
+    if not mark_spans([*tags]):
+        tag = min(tags, key=lambda tag: (tag == OUTSIDE, prefix_of(tag) != ""))
+        why = _why_without_prefix(tag, {*tags})
+        return f"tag '{tag}' has no prefix such as B- or I-: each word is judged by itself{why}"
     loose: list[str] = []
     """Places of spans that begin with I-, unlike in IOB2."""
     for example in examples:
-        previous = "O"
+        previous = OUTSIDE, ""
         for word_idx, tag in enumerate(example.labels):
-            prefix, dash, kind = tag.partition("-")
-            if tag != "O" and (not dash or prefix not in "BIOESLU" or len(prefix) != 1):
-                why = _why_without_prefix(tag, {tag for example in examples for tag in example.labels})
-                return f"tag '{tag}' has no prefix such as B- or I-: each word is judged by itself{why}"
-            prefixes.add(prefix)
-            if prefix == "I" and previous not in (f"B-{kind}", f"I-{kind}"):
+            prefix, kind = prefix_of(tag), kind_of(tag)
+            if prefix == "I" and previous not in (("B", kind), ("I", kind)):
                 loose.append(f"{example.where} word {word_idx + 1}")
-            previous = tag
-    if prefixes <= {"O", "I"}:
+            previous = prefix, kind
+    prefixes = set(map(prefix_of, tags)) - {""}
+    if prefixes == {"I"}:
         return "tags follow IO: neighbouring spans of one kind count as one"
-    if prefixes & {"E", "S"}:
-        return "tags follow IOBES"
+    if prefixes & {"M", "E", "S"}:
+        return f"tags follow {'BMES' if 'M' in prefixes else 'IOBES'}"
     if prefixes & {"L", "U"}:
         return "tags follow BILOU"
     if loose:

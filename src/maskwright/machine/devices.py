@@ -136,7 +136,11 @@ def here(
 
 
 def place(on: str) -> DeviceCount:
-    """`t4`, `h100:8`, `cpu:16` (cores) or `v6e:4x4`. Raises `ConfigError` for anything else."""
+    """`t4`, `h100:8`, `cpu:16` (cores), `v6e:4x4` or, as the TPU API names it, `v6e-16`. Raises `ConfigError` for
+    anything else."""
+    kind, chips = tpus.kind_and_chips(on.lower()) or ("", 0)
+    if kind and (topology := tpus.topologies_by_chips(kind).get(chips)):
+        on = f"{kind}:{topology}"
     name, _, number = on.lower().partition(":")
     device = DEVICES.get(name)
     if device is None:

@@ -84,6 +84,8 @@ def extend_tokenizer(
         extension = _more_merges(words, pieces_of, ids, known_tokens, tokens, min_frequency)
     if not extension.tokens:
         fix = "give more text, or text of another kind"
+        if vocabulary.kind in ("wordpiece", "unigram"):
+            fix = "give more text, with spaces between words: in this kind of tokenizer, a new token is a whole word"
         raise SourceError("holds no word of several tokens that occurs often enough", where=sources.files[0], fix=fix)
     if len(extension.tokens) < tokens:
         warn(f"the text supports {len(extension.tokens):,} new tokens, not {tokens:,}")
@@ -96,11 +98,16 @@ def extend_tokenizer(
 
 
 def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
+    """In byte-level BPE, tokens are shown as the letters that their bytes are, and the space as Ġ."""
+    shown = extension.tokens[:12]
+    if vocabulary.kind == "byte_level_bpe":
+        tokenizer = load_tokenizer(folder, special_tokens_are_text=True)
+        shown = [tokenizer.decode([tokenizer.token_to_id(token)]).replace(" ", "Ġ") for token in shown]
     return "\n".join(
         [
             f"{folder}: {vocabulary.size:,} tokens, {len(extension.tokens):,} of them new, fingerprint "
             f"{vocabulary.fingerprint[:16]}",
-            f"new: {', '.join(extension.tokens[:12])} …",
+            f"new: {', '.join(shown)} …",
             describe_fertility(extension.fertility, extension.documents),
         ]
     )

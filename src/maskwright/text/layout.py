@@ -16,7 +16,9 @@ LAYOUTS = {
 }
 PEEK_BYTES, PEEK_FILES, PEEK_LARGEST = 1 << 20, 20, 5
 """Bytes sampled per file, sampled files, and the number of the largest among them."""
-ENDS_SENTENCE = re.compile(r"""[.!?:;…。！？؟।۔]["'”’»)\]]*$""")
+ENDS_SENTENCE = re.compile(r"""[.!?:;…。！？．｡؟۔।॥։܀-܂།༎။።፧፨᙮។៕᠃᠉᱾᱿꯫]["'”’»)\]」』）】]*$""")
+"""Latin, Chinese, Arabic, Urdu, Indic, Armenian, Syriac, Tibetan, Burmese, Ethiopic, Canadian, Khmer, Mongolian, Ol
+Chiki and Meetei marks. Thai and Lao sentences end without one."""
 
 
 @dataclass(frozen=True)

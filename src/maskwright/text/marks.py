@@ -30,7 +30,7 @@ def warn_of_dropped_marks(where: str, normalizer: Any, texts: Iterable[str]) -> 
         return
     words, read = Counter[str](), 0
     for text in islice(texts, SAMPLE_TEXTS):
-        words.update(text[:SAMPLE_CHARACTERS].split())
+        words.update(unicodedata.normalize("NFC", text[:SAMPLE_CHARACTERS]).split())
         if (read := read + len(text)) > SAMPLE_TEXTS * SAMPLE_CHARACTERS:  # whole books
             break
     marked = [word for word in words if not word.isascii() and any(map(str.isalpha, word)) and _marks(word)]

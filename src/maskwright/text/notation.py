@@ -128,7 +128,11 @@ def notation_of(document: Document) -> str:
         return "pieces"
     if any(sign in beginning for sign in ("Ã", "Â", "â€", "ï¿½", "Ð", "Ñ")) and MOJIBAKE.search(beginning):
         return "mojibake"
-    return DECOMPOSED if len(unicodedata.normalize("NFC", beginning)) < len(beginning) else ""
+    return DECOMPOSED if is_decomposed(beginning) else ""
+
+
+def is_decomposed(text: str) -> bool:
+    return len(unicodedata.normalize("NFC", text)) < len(text)
 
 
 def _is_base64(beginning: str) -> bool:
@@ -142,8 +146,9 @@ def _is_base64(beginning: str) -> bool:
 
 def without_effect(kind: str, normalizer: Any) -> set[str]:
     """Notations that are no fault for a tokenizer. `kind`: as in `Vocabulary`. `normalizer`: None or one of
-    `tokenizers`."""
-    composes = normalizer is not None and normalizer.normalize_str("e\u0301") == normalizer.normalize_str("é")
+    `tokenizers`. SentencePiece's rules compose é there, but lose the tone of a decomposed ế: it becomes ê."""
+    letters = [(letter, unicodedata.normalize("NFD", letter)) for letter in ("é", "ế")]
+    composes = normalizer is not None and all(len({*map(normalizer.normalize_str, pair)}) == 1 for pair in letters)
     return {*([NUMBERS] if kind == "words" else []), *([DECOMPOSED] if composes else [])}
 
 

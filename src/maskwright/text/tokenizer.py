@@ -489,7 +489,7 @@ def inspect_tokenizer(location: str, sources: Sources) -> Inspection:
         unknown += ids.count(vocabulary.unk)
         used.update(ids)
         if len(samples) < 3:
-            samples.append([tokenizer.decode([index]) for index in ids[:24]])
+            samples.append([tokenizer.decode([index], skip_special_tokens=False) for index in ids[:24]])
         if size >= INSPECTED_BYTES:
             break
     if not tokens:

@@ -26,7 +26,7 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.labels.by_label import confusion_matrix, exchanged
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import SpanTargets, WordTargets, what_is_cut, what_is_unknown
+from maskwright.labels.encode import SpanTargets, WordTargets, what_is_cut, what_is_decomposed, what_is_unknown
 from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import LOWER_IS_BETTER, Predictions, best_threshold, gold_outcomes
@@ -282,7 +282,14 @@ class FinetuneRun:
     def warnings(self) -> list[str]:
         for line in self.dataset.report.notes:
             note(line)
-        return [*faults(self.tokenizer_folder), *self.dataset.report.warnings(), *self.unread]
+        every = [*self.dataset.train, *self.dataset.validation, *self.dataset.test]
+        decomposed = what_is_decomposed(self.tokenizer_folder, every)
+        return [
+            *faults(self.tokenizer_folder),
+            *self.dataset.report.warnings(),
+            *self.unread,
+            *filter(None, [decomposed]),
+        ]
 
     @property
     def unread(self) -> list[str]:
@@ -302,9 +309,9 @@ class FinetuneRun:
                     f"{longer_answers:,} of {several(len(examples), 'training example')} have an answer longer than "
                     f"{limit} tokens, which no prediction is; task.max_answer_length: {lengths.max()} allows them all"
                 )
-        if len(strange := encoded.examples_with(read_vocabulary(self.tokenizer_folder).unk)):
-            count = several(len(examples), "training example")
-            lines.append(what_is_unknown([examples[at] for at in strange], count, self.tokenizer_folder))
+        if strange := encoded.examples_with(read_vocabulary(self.tokenizer_folder).unk).tolist():
+            found = [examples[index] for index in strange]
+            lines.append(what_is_unknown(self.tokenizer_folder, found, len(examples), "training example"))
         return lines
 
     def keep_batch(self, job: Job, step: int, details: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from maskwright.config.finetuning import LABELLED, Task, tokens_of_row
 from maskwright.core import storage
@@ -33,10 +33,10 @@ class TrainedModel:
 
     location: str
     config: ModelConfig
-    parameters: Parameters = field(repr=False)
+    parameters: Parameters
     tokenizer_folder: str
-    vocabulary: Vocabulary = field(repr=False)
-    run: RunRecord | None = field(default=None, repr=False)
+    vocabulary: Vocabulary
+    run: RunRecord | None = None
     step: int | None = None
     labels: tuple[str, ...] = ()
     """Names of a classifier's outputs."""

@@ -18,7 +18,6 @@ from maskwright.labels.write import require_writable, write_vectors
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.models.modules import pooling_of, prompt_of, warn_if_untold
 from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length
-from maskwright.text.vocabulary import read_vocabulary
 
 TEXTS = Task()
 """Texts are read and encoded as for this task, with any model."""
@@ -60,7 +59,7 @@ def vectors(
     from maskwright.engines.torch.prepare import choose_device
 
     (of_first_token, normalized), parts, cut = pooling_of(model.tokenizer_folder), [], 0
-    strange, unk = list[Example](), read_vocabulary(model.tokenizer_folder).unk
+    strange = list[Example]()
     before = prompt_of(model.tokenizer_folder, prompt)
     warn_if_untold(model.tokenizer_folder)
     pool = pooler(model.config, model.parameters, choose_device(device, "device"), of_first_token, dtype)
@@ -72,11 +71,11 @@ def vectors(
             batches = prediction_batches(packer)
             parts.append(in_order(packer, batches, np.concatenate([pool(packed.batch) for packed in batches])))
             cut += encoded.cut
-            strange += [chunk[at] for at in encoded.examples_with(unk)]
+            strange += [chunk[index] for index in encoded.examples_with(model.vocabulary.unk)]
             bar.advance(len(chunk))
     if cut:
         warn(what_is_cut(cut, max_seq_len))
     if strange:
-        warn(what_is_unknown(strange, several(len(examples), "text"), model.tokenizer_folder))
+        warn(what_is_unknown(model.tokenizer_folder, strange, len(examples)))
     found = np.concatenate(parts)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12) if normalized else found

@@ -28,7 +28,6 @@ from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_co
 from maskwright.tasks.finetune.objective import encoded_for
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.models.modules import IDENTITY, activation_of
-from maskwright.text.vocabulary import read_vocabulary
 
 ANSWERS = ".json"
 """The ending of files for SQuAD's evaluation script: {id: answer}."""
@@ -152,7 +151,7 @@ def ask(
         say(f"{model.location}: scores are its numbers; CrossEncoder gives the {activation.rpartition('.')[2]} of them")
     if may_be_none is None:
         may_be_none = not all(example.answers for example in examples)
-    parts, cut, strange, unk = [], 0, list[Example](), read_vocabulary(model.tokenizer_folder).unk
+    parts, cut, strange = [], 0, list[Example]()
     with progress("predict", len(examples), "examples") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = examples[first : first + EXAMPLES_AT_ONCE]
@@ -161,12 +160,12 @@ def ask(
             logits = _logits(engine, model, encoded)
             parts.append(decode(task, encoded, chunk, logits, model.labels, may_be_none=may_be_none))
             cut += encoded.cut
-            strange += [chunk[at] for at in encoded.examples_with(unk)]
+            strange += [chunk[index] for index in encoded.examples_with(model.vocabulary.unk)]
             bar.advance(len(chunk))
     if cut:
         warn(what_is_cut(cut, max_seq_len, words=task.kind == "token_classification"))
     if strange:
-        warn(what_is_unknown(strange, several(len(examples), "text"), model.tokenizer_folder))
+        warn(what_is_unknown(model.tokenizer_folder, strange, len(examples)))
     return _joined(parts), cut
 
 
