@@ -177,8 +177,8 @@ class _LocalAttempt(Attempt):
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
                 by_us = member.killed or member.stop_requested_at is not None
-                why = "usually memory ran out" if code == 128 + signal.SIGKILL and not by_us else ""
-                member.end = End(member.number, code, member.stop_requested_at is not None, why)
+                guess = "usually memory ran out" if code == 128 + signal.SIGKILL and not by_us else ""
+                member.end = End(member.number, code, member.stop_requested_at is not None, guess)
                 self.ends.append(member.end)
                 if code and member.stop_requested_at is None:
                     self._failed_at = self._failed_at or now

@@ -205,9 +205,9 @@ def _folder(place: Slurm) -> Sequence[str]:
 
 
 def _sbatch(text: str) -> str:
-    """Submits a script and returns the number of the job. Its options are words too, since variables such as
-    SBATCH_SIGNAL outrank those of a script. srun in the job would read the variables of a job that this runs in as its
-    own options."""
+    """Submits a script and returns the number of the job. The script's options are given as words too, since variables
+    such as SBATCH_SIGNAL outrank a script. The variables of an interactive job, in which this may run, would be options
+    of srun in the new job."""
     options = re.findall(r"^#SBATCH (.+)", text, re.MULTILINE)
     inside = "SLURM_JOB_ID" in os.environ
     outer = {name for name in os.environ if inside and name.startswith("SLURM_") and name != "SLURM_CONF"}
