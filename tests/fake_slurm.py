@@ -39,9 +39,11 @@ def send(job: str, names: str, number: int) -> None:
 
 
 def sbatch(words: list[str]) -> int:
-    assert words == ["--parsable"], words
+    """A variable outranks a line of the script, and a word outranks both."""
+    assert words[0] == "--parsable", words
     text = sys.stdin.read()
     options = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
+    options += [f"--export={os.environ.get('SBATCH_EXPORT', 'ALL')}", *words[1:]]
     named = dict(option.removeprefix("--").partition("=")[::2] for option in options)
     if named.get("partition") == "none":
         print("sbatch: error: invalid partition specified: none", file=sys.stderr)
@@ -54,7 +56,9 @@ def sbatch(words: list[str]) -> int:
     name, nodes = named["job-name"], int(named["nodes"])
     write(job, state="PENDING", exit=0, restarts=0, name=name, nodes=nodes, log=log, requeue=False)
     none = subprocess.DEVNULL
-    subprocess.Popen([sys.executable, __file__, job], start_new_session=True, stdin=none, stdout=none, stderr=none)
+    kept = dict(os.environ) if named["export"] == "ALL" else {"FAKE_SLURM": os.environ["FAKE_SLURM"]}
+    words = [sys.executable, __file__, job]
+    subprocess.Popen(words, env=kept, start_new_session=True, stdin=none, stdout=none, stderr=none)
     print(job)
     return 0
 
@@ -88,6 +92,9 @@ def run(job: str) -> None:
 
 def srun(words: list[str]) -> int:
     """One task a node. The highest exit code of all."""
+    if {"SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"} <= os.environ.keys():
+        print("srun: fatal: SLURM_MEM_PER_CPU and SLURM_MEM_PER_NODE are mutually exclusive.", file=sys.stderr)
+        return 1
     while words[0].startswith("-"):
         words.pop(0)
     job, count = os.environ["SLURM_JOB_ID"], int(os.environ["SLURM_NNODES"])

@@ -435,6 +435,8 @@ REFUSED = [
     (["--env=A_KEY=hidden12"], {}, "--env: 'A_KEY=…' is not the name of a variable. Fix: export NAME=…, and give"),
     (["--image="], {}, "--image: '' is not an image"),
     (["--memory=16 GB"], {}, "--memory: '16 GB' is not a quantity"),
+    (["--memory=16"], {}, "--memory: '16' is not a quantity. Fix: write 16Gi"),  # 16 bytes: no pod would start
+    (["--cpus=16Gi"], {}, "--cpus: '16Gi' is not a quantity"),
     (["--queue=Team A"], {}, "--queue: 'Team A' is not a valid name"),
     ([], {"text": "data: {store: /data/s}\nschedule: {step: 1}\n"}, "{folder}/run.yaml: "),
 ]

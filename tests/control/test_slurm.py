@@ -62,6 +62,17 @@ def test_every_node_runs_the_command_with_its_rank(cluster):
     assert "hello from 0 over ib 0" in cluster.log(job) and "== done" in cluster.log(job)
 
 
+def test_variables_of_sbatch_and_of_an_outer_job_change_nothing(cluster):
+    """As in a site's profile, and in the shell of an interactive job."""
+    site = {"SBATCH_EXPORT": "NONE", "SLURM_EXPORT_ENV": "NONE", "SBATCH_NO_REQUEUE": "1"}
+    outer = {"SLURM_JOB_ID": "99", "SLURM_MEM_PER_CPU": "9", "SLURM_MEM_PER_NODE": "9", "SLURM_RESTART_COUNT": "7"}
+    inside = replace(cluster, environment={**cluster.environment, **site, **outer})
+    job = inside.submit('[ "$STUB" ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 3')
+    state = cluster.wait(job)
+    assert (state["JobState"], state["ExitCode"], cluster.starts(1)) == ("COMPLETED", "0:0", 1), cluster.log(job)
+    assert not cluster.real or state["Requeue"] == "1"
+
+
 @pytest.mark.parametrize(("setup", "code"), [("no-such-command && true", 127), ('[ "$SLURM_NODEID" = 0 ]', 1)])
 def test_a_setup_that_fails_ends_the_job(cluster, setup, code):
     """Also where it fails on one node: the other is told, before or after its command has begun."""

@@ -16,6 +16,7 @@ from conftest import small_config
 from private_network import wait_until
 
 from maskwright.core import storage
+from maskwright.core.errors import ConfigError
 from maskwright.launch import local
 from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
 from maskwright.machine import hardware
@@ -138,7 +139,7 @@ def test_a_killed_process_is_started_again_and_changes_nothing(machine, whole, v
     (machine.folder / "dead").touch()
     code, said = machine.ended(process)
     assert code == 0, said
-    assert f"process {victim}: killed by SIGKILL: restarting from step" in said
+    assert f"process {victim}: killed by SIGKILL (usually memory ran out): restarting from step" in said
     assert compare(whole, directory)[2] == []
 
 
@@ -209,6 +210,9 @@ def test_one_process_is_supervised_where_a_device_may_hang(keys, gpus, chips, ma
         monkeypatch.setenv(name, value)
     assert not (made and made.on_tpu and "WORLD_SIZE" in os.environ)
     assert made is None or choose(config(**keys), LaunchOptions(), gpus=gpus) is None
+    if made:  # such variables may be left over from another launcher
+        with pytest.raises(ConfigError, match="conflicts with the launcher"):
+            choose(config(**keys), LaunchOptions(processes=2), gpus=gpus)
 
 
 def test_a_line_of_several_processes_is_shown_once_and_each_time_that_one_repeats_it():

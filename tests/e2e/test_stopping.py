@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -223,6 +224,12 @@ def test_a_lost_terminal_does_not_cost_the_work(store, tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=300) == 75
     assert saved(tmp_path) != []
+
+
+def test_closed_streams_are_no_error(tmp_path):
+    """As a daemon or `2>&-` leaves them."""
+    words = shlex.join([*COMMAND, "watch", str(tmp_path)])
+    assert subprocess.run(["sh", "-c", f"exec {words} <&- >&- 2>&-"], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ MEET = {"jax": "maskwright.engines.jax.processes:_find_hosts", "torch": "maskwri
 LONG_ENOUGH_SECONDS = 300.0
 HURRIED = [
     *(sys.executable, "-c"),
-    "from maskwright.engines import processes; processes.CONNECT_SECONDS = 2.0\n"
+    "from maskwright.engines import processes; processes.CONNECT_SECONDS, processes.QUIET_SECONDS = 2.0, 0.5\n"
     "from maskwright.cli.main import main; main()",
 ]
 """The command, when it waits two seconds for the other processes."""
@@ -248,7 +248,8 @@ def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts):
     assert codes(ended) == [75, 75], ended
     for process in ended:
         assert "the processes of this run did not find each other: " in process.last and ". Fix: " in process.last
-        assert len(process.said.splitlines()) < 5, process.said  # no C++ stack
+        assert "waiting up to 2 s for the other processes: WORLD_SIZE 2, MASTER_ADDR " in process.said
+        assert len(process.said.splitlines()) < 6, process.said  # no C++ stack
     # Rank 0 counts such starts, which an engine repeats without end.
     count = hosts.folder / "lonely" / "starts.json"
     record = json.loads(count.read_text())

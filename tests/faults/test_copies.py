@@ -286,6 +286,17 @@ def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(c
     assert Copies(URL).steps() == [6]
 
 
+def test_a_place_that_another_run_took_is_not_waited_for(config, tmp_path, monkeypatch):
+    def put(copies, *_, **__):
+        raise copies._taken()
+
+    monkeypatch.setattr(Copies, "put", put)
+    with pytest.raises(
+        CheckpointError, match="another run writes .* Fix: give each run a checkpoint.copy_to of its own"
+    ):
+        task.pretrain(config(**{"schedule.steps": 6, "checkpoint.copy_to": URL}), str(tmp_path / "run"))
+
+
 def test_another_runs_copies_change_nothing_here(config, tmp_path):
     keys = {"schedule.steps": 8}
     task.pretrain(config(**keys, **{"checkpoint.copy_to": URL}), str(tmp_path / "one"))

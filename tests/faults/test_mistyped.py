@@ -250,6 +250,7 @@ export CONFIG --to gs://b/model => gs://b/model: must be a local folder
 pretrain recipes/nano.yaml --run out => no such file. Fix: did you mean the recipe nano?
 pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c => gs:/b/c: names no folder
 pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c => http://b/c: names no folder
+pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=/nfs/c => as gs://bucket/folder, or file://FOLDER
 env up CONFIG --dry-run => is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md
 pretrain ag-news --run out => is a recipe of `finetune`, not of `pretrain`. Fix: use `maskwright finetune`
 finetune CONFIG --run out => is the YAML of pretraining (data.store), not of a fine-tuning run. Fix: use `maskw

@@ -180,6 +180,9 @@ def _say(word: str, error: MaskwrightError, as_json: bool) -> None:
 
 
 def main() -> NoReturn:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by 2>&-: the next file that is opened would get what is printed
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
     end(run(sys.argv[1:]))
 
 

@@ -1,7 +1,8 @@
 """Keeps secrets out of everything that the process shows or records: `redact` removes them from text.
 
-Secrets are passwords in a URL, its secret-looking query values, authorization headers, and the values of environment
-variables with names of secrets. Values that a program reads back (paths, configuration values) never change.
+Secrets are passwords in a URL, its secret-looking query values, authorization headers, the tokens of well-known
+services, and the values of environment variables with names of secrets. Values that a program reads back (paths,
+configuration values) never change.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ IN_QUERY, IN_QUOTES = (rf"[^{ends}\s'\"]{{0,60}}(?:{SIGNS})[^{ends}\s'\"]{{0,60}
 """Names of secrets. A name in a query ends where the next one begins, so that no part of a text is matched twice."""
 QUERY = re.compile(rf"([?&#]{IN_QUERY}=)[^&\s'\"<>]*[^&\s'\"<>.,:;)]", re.IGNORECASE)
 QUOTED = re.compile(rf"(['\"]{IN_QUOTES}['\"]\s*[:=]\s*['\"])[^'\"]{{8,}}", re.IGNORECASE)
+TOKEN = re.compile(r"\b(hf_|gh[opsu]_|github_pat_|glpat-|wandb_v\d_)[\w-]{20,}")
+"""Tokens of the Hugging Face Hub, GitHub, GitLab and W&B."""
 HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?|\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 
 
@@ -35,7 +38,7 @@ def redact(text: str) -> str:
     for value in _values():
         text = text.replace(value, HIDDEN)
     text = USER.sub(_user, text) if "://" in text else text
-    for pattern in (QUERY, QUOTED, HEADER):
+    for pattern in (QUERY, QUOTED, HEADER, TOKEN):
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
 

@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, JobError, MaskwrightError, StoppedEarly, stopped
 
 LONGEST_MESSAGE = 1000
 """Bytes of the message that a rank sends when it fails."""
 CONNECT_SECONDS = 300.0
 """How long a rank waits at the start for the others of its run."""
+QUIET_SECONDS = 10.0
+"""How long it does so without a line. WORLD_SIZE may be a leftover of another launcher."""
 
 
 class Processes(Protocol):
@@ -125,9 +128,14 @@ def find(initialize: Callable[[], object], seconds: float) -> None:
         except (RuntimeError, ValueError, OSError) as error:
             failed.append(error)
 
-    thread, end = threading.Thread(target=call, name="find processes", daemon=True), time.monotonic() + seconds
+    thread, begin = threading.Thread(target=call, name="find processes", daemon=True), time.monotonic()
+    told = False
     thread.start()
-    while thread.is_alive() and time.monotonic() < end:
+    while thread.is_alive() and (waited := time.monotonic() - begin) < seconds:
+        if waited > QUIET_SECONDS and not told:
+            launch = [f"{name} {os.environ[name]}" for name in ("WORLD_SIZE", "MASTER_ADDR") if name in os.environ]
+            say(f"waiting up to {seconds:g} s for the other processes: {', '.join(launch) or 'of this TPU slice'}")
+            told = True
         thread.join(0.05)
     if failed or thread.is_alive():
         why = str(failed[0]).partition("\n")[0] if failed else f"some were absent after {seconds:g} seconds"

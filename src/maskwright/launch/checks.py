@@ -40,13 +40,16 @@ LONGER_THAN_SAVING_SECONDS = 5.0
 """Time between the end of the run's grace period (`checkpoint.grace_seconds`) and SIGKILL."""
 
 
-def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str) -> CompletedProcess[str]:
-    """Runs another program's command with `text` on its standard input. Raises `InputError` if it cannot be started,
-    with the fix `absent`, and `CloudError` if there is no answer within `seconds`, with the fix `silent`."""
+def ask(
+    words: list[str], text: str, seconds: float, *, absent: str, silent: str, variables: Mapping[str, str] | None = None
+) -> CompletedProcess[str]:
+    """Runs another program's command with `text` on its standard input, and with `variables` for this environment.
+    Raises `InputError` if it cannot be started, with the fix `absent`, and `CloudError` if there is no answer within
+    `seconds`, with the fix `silent`."""
     try:
         return subprocess.run(
-            words, input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False,
-            start_new_session=True,
+            words, input=text, env=variables, capture_output=True, text=True, errors="replace", timeout=seconds,
+            check=False, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)

@@ -176,7 +176,9 @@ class _LocalAttempt(Attempt):
                 if member.reader:
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
-                member.end = End(member.number, code, member.stop_requested_at is not None)
+                by_us = member.killed or member.stop_requested_at is not None
+                guess = "usually memory ran out" if code == 128 + signal.SIGKILL and not by_us else ""
+                member.end = End(member.number, code, member.stop_requested_at is not None, guess)
                 self.ends.append(member.end)
                 if code and member.stop_requested_at is None:
                     self._failed_at = self._failed_at or now

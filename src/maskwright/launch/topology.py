@@ -54,12 +54,10 @@ def choose(
     Raises `ConfigError` if there are fewer GPUs than processes, or if the batch cannot be divided among them."""
     processes, nodes = machines.processes, machines.num_nodes or 1
     node_rank, rendezvous = machines.node_rank, machines.rendezvous
-    if "WORLD_SIZE" in os.environ:
+    if launched := [name for name in ("WORLD_SIZE", "LOCAL_RANK") if name in os.environ]:  # a TPU host lacks the first
         if processes is not None or nodes > 1:
-            fix = "leave out --processes and --num-nodes, or unset WORLD_SIZE"
-            raise ConfigError("conflicts with the launcher that started this process", where="WORLD_SIZE", fix=fix)
-        return None
-    if "LOCAL_RANK" in os.environ:  # the process of a TPU host
+            fix = f"leave out --processes and --num-nodes, or unset {' '.join(launched)}"
+            raise ConfigError("conflicts with the launcher that started this process", where=launched[0], fix=fix)
         return None
     if nodes == 1 and (tasks := os.environ.get("SLURM_STEP_NUM_TASKS", "1")) != "1":
         warn(f"srun starts this command {tasks} times, and each trains a run of its own: for one run, see submit slurm")

@@ -57,7 +57,8 @@ class Copies:
 
     def __init__(self, location: str, reach: bool = True, *, sleep: Callable[[float], None] = time.sleep) -> None:
         if not location.partition("://")[2].strip("/") or location.startswith("http"):
-            raise InputError("names no folder", where=location, fix="write checkpoint.copy_to as gs://bucket/folder")
+            fix = "write checkpoint.copy_to as gs://bucket/folder, or file://FOLDER"
+            raise InputError("names no folder of a store", where=location, fix=fix)
         self.folder = Folder(location, reach=reach, tries=TRIES, sleep=sleep)
         self.location = self.folder.location
 

@@ -159,6 +159,8 @@ class Copier:
             raise self._not_copied(what, error) from None
 
     def _not_copied(self, what: str, error: Exception) -> CheckpointError:
+        """With its own fix if the store can be reached, as where another run has taken the place."""
         why = error.what if isinstance(error, MaskwrightError) else error
-        fix = "start the same command again when the store can be reached"
+        later = "start the same command again when the store can be reached"
+        fix = error.fix if isinstance(error, CheckpointError) else later
         return CheckpointError(f"{what}: {why}", where=self._copies.location, fix=fix)

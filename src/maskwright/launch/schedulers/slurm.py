@@ -9,6 +9,7 @@ lower.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ stop() { asked=$1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null; }
 trap 'stop limit' USR1
 trap 'stop end' TERM
 start() {
-  srun --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
+  srun --export=ALL --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
   step=$!
   while :; do
     wait "$step"
@@ -167,6 +168,7 @@ def script(place: Slurm, name: str, command: Training, log: str) -> str:
         "ntasks-per-node": "1",
         "output": log,
         "open-mode": "append",
+        "export": "ALL",
         "signal": f"B:USR1@{checks.grace_seconds(config) + BEFORE_SECONDS}",
         **({"gpus-per-node": str(place.gpus_per_node)} if place.gpus_per_node else {}),
         **({"cpus-per-task": str(place.cpus)} if place.cpus else {}),
@@ -203,10 +205,17 @@ def _folder(place: Slurm) -> Sequence[str]:
 
 
 def _sbatch(text: str) -> str:
-    """Submits a script and returns the number of the job."""
+    """Submits a script and returns the number of the job. The script's options are given as words too, since variables
+    such as SBATCH_SIGNAL outrank a script. The variables of an interactive job, in which this may run, would be options
+    of srun in the new job."""
+    options = re.findall(r"^#SBATCH (.+)", text, re.MULTILINE)
+    inside = "SLURM_JOB_ID" in os.environ
+    outer = {name for name in os.environ if inside and name.startswith("SLURM_") and name != "SLURM_CONF"}
+    variables = {name: value for name, value in os.environ.items() if name not in outer}
     absent = "run it on a login node, or copy there what `submit slurm --dry-run` prints"
     silent = "check `sinfo`, and `squeue --me` before another try"
-    done = checks.ask(["sbatch", "--parsable"], text, ANSWER_SECONDS, absent=absent, silent=silent)
+    words = ["sbatch", "--parsable", *options]
+    done = checks.ask(words, text, ANSWER_SECONDS, absent=absent, silent=silent, variables=variables)
     if done.returncode:
         what = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
         raise MaskwrightError(what, where="sbatch", fix="follow sbatch's message; --sbatch passes more options")

@@ -29,7 +29,7 @@ SCRATCH = "/tmp"
 CONFIG_FOLDER = "/etc/maskwright"
 CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+CPUS, MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?m?"), re.compile(r"[0-9]+(\.[0-9]+)?[MGT]i?")
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,10 @@ class KubernetesJob:
             if name is not None and not NAME.fullmatch(name):
                 fix = "use small letters, digits and -"
                 raise InputError(f"{name[:80]!r} is not a valid name", where=option, fix=fix)
-        for option, quantity in (("--cpus", self.cpus), ("--memory", self.memory)):
-            if not QUANTITY.fullmatch(quantity):
-                raise InputError(f"{quantity[:40]!r} is not a quantity", where=option, fix="write 4, 500m or 16Gi")
+        amounts = (("--cpus", self.cpus, CPUS, "4 or 500m"), ("--memory", self.memory, MEMORY, "16Gi"))
+        for option, amount, form, example in amounts:
+            if not form.fullmatch(amount):
+                raise InputError(f"{amount[:40]!r} is not a quantity", where=option, fix=f"write {example}")
         if not re.fullmatch(r"[^\s]+", self.image):
             raise InputError(f"{self.image!r} is not an image", where="--image", fix="give REGISTRY/NAME:TAG")
         folders = [mount.folder for mount in self.mounts]
