@@ -81,8 +81,8 @@ class Passes:
 
     def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
         """The network's inputs, on the device."""
-        ids, *others = inputs(batch, self.network.config, self._device, self._dtype)
-        return self._weights.look_up(ids, training=self.network.training), *others
+        ids, positions, segments, index = inputs(batch, self.network.config, self._device, self._dtype)
+        return self._weights.look_up(ids, training=self.network.training), positions, segments, index
 
 
 def inputs(
