@@ -26,7 +26,10 @@ C = "c4n4ry-In-The-Mine"
             (f"'{name}': '{C}'", f"'{name}': '***'")
             for name in ["botToken", "tokens", "x-api-key", "signature", "authorization", "authKey", "SASToken"]
         ),
-        *((f"# token: {kind}{C}-{C}", f"# token: {kind}***") for kind in ("hf_", "ghp_", "github_pat_", "glpat-")),
+        *(
+            (f"# token: {kind}{'a1' * 17}-{C}", f"# token: {kind}***")
+            for kind in ("hf_", "ghp_", "github_pat_", "glpat-")
+        ),
         (f"https://u:{C}@h/a and https://u:{C}@h/b?key={C}", "https://***@h/a and https://***@h/b?key=***"),
     ],
 )
@@ -47,7 +50,7 @@ def test_other_text_stays():
         "is b@d: a@b.c, learning_rate=0.1, tokens=300, key: value",
         "'<mask>' is not '<pad>'; {'mask_token': '<mask>'}",
         "--set schedule.steps=100",
-        "hf_model_folder, glpat-1, ghp_",
+        "/data/hf_models_of_the_whole_group/roberta-base, glpat-1, ghp_",
         'its config.json has "tokenizer_class": "GPT2Tokenizer" and "eos_token": "<|endoftext|>"',
         "{'author': 'Ada Lovelace', 'signal': 'SIGTERM-143', 'keyword': 'masked-lm', 'pad_token': '<|endoftext|>'}",
         "memory://corpus/?.txt",

@@ -28,7 +28,7 @@ IN_QUERY, IN_QUOTES = (rf"[^{ends}\s'\"]{{0,60}}(?:{SIGNS})[^{ends}\s'\"]{{0,60}
 """Names of secrets. A name in a query ends where the next one begins, so that no part of a text is matched twice."""
 QUERY = re.compile(rf"([?&#]{IN_QUERY}=)[^&\s'\"<>]*[^&\s'\"<>.,:;)]", re.IGNORECASE)
 QUOTED = re.compile(rf"(['\"]{IN_QUOTES}['\"]\s*[:=]\s*['\"])[^'\"]{{8,}}", re.IGNORECASE)
-TOKEN = re.compile(r"\b(hf_|gh[opsu]_|github_pat_|glpat-|wandb_v\d_)[\w-]{20,}")
+TOKEN = re.compile(r"\b((?:hf_|gh[opsu]_)(?=[A-Za-z0-9]{30})|github_pat_|glpat-|wandb_v\d_)[\w-]{20,}")
 """Tokens of the Hugging Face Hub, GitHub, GitLab and W&B."""
 HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?|\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 

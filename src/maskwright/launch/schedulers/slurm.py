@@ -208,7 +208,8 @@ def _sbatch(text: str) -> str:
     """Submits a script and returns the number of the job. The script's options are given as words too, since variables
     such as SBATCH_SIGNAL outrank a script. The variables of an interactive job, in which this may run, would be options
     of srun in the new job."""
-    options = re.findall(r"^#SBATCH (.+)", text, re.MULTILINE)
+    lines = re.findall(r"^#SBATCH (.+)", text, re.MULTILINE)
+    options = [word for line in lines for word in shlex.split(line, comments=True)]
     inside = "SLURM_JOB_ID" in os.environ
     outer = {name for name in os.environ if inside and name.startswith("SLURM_") and name != "SLURM_CONF"}
     variables = {name: value for name, value in os.environ.items() if name not in outer}
