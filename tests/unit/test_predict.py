@@ -13,12 +13,14 @@ import transformers
 from finetuned import LABELS, finished_run, shape
 
 import maskwright
+from maskwright.api.models import Model
 from maskwright.cli.main import run as command
 from maskwright.core.errors import InputError
 from maskwright.labels.answers import best_answers
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import Predictions
+from maskwright.model.initial import with_outputs
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use import predict as module
@@ -134,6 +136,10 @@ def test_several_labels_and_numbers(tokenizer, tmp_path):
         maskwright.load(tmp_path / "folder", device="cpu").predict(TEXTS[:1])
     with pytest.raises(InputError, match="which has no threshold"):
         load_model(str(tmp_path / "regression/run")).with_threshold(0.125)
+    years = load_model(str(tmp_path / "regression/run"))
+    years = replace(years, parameters=with_outputs(years.parameters, 1.0, 2007.0))  # in bf16, 2007 is 2008
+    exact, rounded = (Model(years, "cpu", dtype).predict(TEXTS) for dtype in ("fp32", "bf16"))
+    assert 0 < max(abs(one["score"] - other["score"]) for one, other in zip(exact, rounded, strict=True)) < 0.3
 
 
 def test_words_without_pieces_have_no_score(tokenizer, tmp_path):

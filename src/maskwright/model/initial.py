@@ -66,6 +66,11 @@ def with_outputs(parameters: Parameters, factor: float, shift: float) -> Paramet
     return result
 
 
+def bias_of_outputs(parameters: Parameters) -> str:
+    """Its name."""
+    return next(name for name in filter(_is_last, parameters) if name.endswith("bias"))
+
+
 def _is_last(name: str) -> bool:
     return name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
 

@@ -25,6 +25,7 @@ from maskwright.labels.read import read_examples
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.spans import mark_spans
 from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_conll, write_records
+from maskwright.model.initial import bias_of_outputs
 from maskwright.tasks.finetune.objective import encoded_for
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.models.modules import IDENTITY, activation_of
@@ -121,12 +122,17 @@ def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
 
 
 def engine_for(model: TrainedModel, device: str, dtype: Any = "fp32") -> Engine:
-    """An engine that holds the model's weights. In fp32, its numbers equal the exported folder's in `transformers`."""
+    """An engine that holds the model's weights. In fp32, its numbers equal the exported folder's in `transformers`. A
+    model of numbers gets their mean, its bias, from `_logits`: in bf16, years near 2007 would be 2008."""
     from maskwright.engines.torch.prepare import choose_device
 
     chosen: Any = choose_device(device, "device")
     engine = make_engine(model.config, Optimizer(), EngineSection(device=chosen, dtype=dtype), seed=0)
-    engine.write(TrainState(0, model.parameters))
+    parameters = dict(model.parameters)
+    if model.config.task == "regression":
+        name = bias_of_outputs(parameters)
+        parameters[name] = np.zeros_like(parameters[name])
+    engine.write(TrainState(0, parameters))
     return engine
 
 
@@ -173,7 +179,8 @@ def _logits(engine: Engine, model: TrainedModel, encoded: EncodedRows) -> Any:
     kind = model.require_task().kind
     packer = Packer.of(encoded, kind, model.config.pad_token_id)
     batches = prediction_batches(packer)
-    return in_order(packer, batches, engine.predict([packed.batch for packed in batches]))
+    logits = in_order(packer, batches, engine.predict([packed.batch for packed in batches]))
+    return logits + model.parameters[bias_of_outputs(model.parameters)] if kind == "regression" else logits
 
 
 def _joined(parts: Sequence[Predictions]) -> Predictions:
