@@ -176,6 +176,7 @@ def test_spans_of_every_scheme():
     assert of("B I O B B") == [(0, 2, "_"), (3, 4, "_"), (4, 5, "_")] and of("B-X M-X E-X O") == [(0, 3, "X")]
     assert mark_spans(TAGS) and mark_spans("BIO") and not mark_spans(("O",))
     assert not mark_spans(("NOUN", "VERB", "O")) and not mark_spans("SEO")
+    assert not mark_spans("IMOS"), "inside, membrane, outside and signal of a protein"
 
 
 @pytest.mark.filterwarnings("ignore:. seems not to be NE tag")

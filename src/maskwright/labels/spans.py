@@ -23,9 +23,10 @@ def kind_of(tag: str) -> str:
 
 
 def mark_spans(labels: Sequence[str]) -> bool:
-    """Whether the tags mark spans, as B-PER and I-PER do; tags of parts of speech do not."""
+    """Whether the tags mark spans, as B-PER and I-PER or B and I do; parts of speech do not, nor do I, M and O, the
+    inside, membrane and outside of a protein."""
     prefixes = {prefix_of(label) for label in labels if label != OUTSIDE}
-    return "" not in prefixes and (not prefixes.isdisjoint("BI") or any("-" in label for label in labels))
+    return "" not in prefixes and ("B" in prefixes or any("-" in label for label in labels))
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
