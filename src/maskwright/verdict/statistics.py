@@ -47,7 +47,7 @@ def resamples(random: np.random.Generator, units: NDArray[np.int64], draws: int)
         weights = np.empty(taken.shape, np.float32)
         for row, indices in zip(weights, taken, strict=True):  # one bincount of all rows takes twice as long
             row[:] = np.bincount(indices, minlength=size)
-        yield weights[:, units]
+        yield weights if size == len(units) else weights[:, units]
 
 
 def scores_on_resamples(
