@@ -154,9 +154,10 @@ def what_is_unknown(tokenizer_folder: str, strange: Sequence[Example], count: in
 def what_is_decomposed(tokenizer_folder: str, examples: Sequence[Example]) -> str:
     """A sentence on examples in NFD, if there are many, and if the tokenizer does not compose them; else empty."""
     found = [example for example in examples if is_decomposed(_whole_text(example))]
-    kind = read_vocabulary(tokenizer_folder).kind
+    if len(found) <= MANY * len(examples):
+        return ""
     normalizer = load_tokenizer(tokenizer_folder, special_tokens_are_text=False).normalizer
-    if len(found) <= MANY * len(examples) or DECOMPOSED in without_effect(kind, normalizer):
+    if DECOMPOSED in without_effect(read_vocabulary(tokenizer_folder).kind, normalizer):
         return ""
     what, fix = NOTATIONS[DECOMPOSED]
     return f"{len(found):,} of {several(len(examples), 'example')} {what}, such as {found[0].where}; {fix}"
