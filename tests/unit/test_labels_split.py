@@ -466,7 +466,7 @@ def test_labels_that_are_most_likely_one_or_none_are_named():
         assert warning.startswith(said)
 
 
-@pytest.mark.parametrize(("second", "said"), [("no yes", 1), ("1 yes", 0), ("no", 0)])
+@pytest.mark.parametrize(("second", "said"), [("no yes", 1), ("1 yes", 0), ("no", 0), ("2 3 4", 0)])
 def test_files_of_one_split_that_name_their_labels_otherwise_are_named(second, said):
     files = (("a.csv", "0 1"), ("b.csv", second))
     examples = [Example(file, 1, labels=(name,)) for file, names in files for name in names.split()]

@@ -171,14 +171,14 @@ def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = 
 
 
 def _other_names(examples: Sequence[Example]) -> list[str]:
-    """A sentence on the first file with labels, none of which the first file has; files of one label may be a class
-    each."""
+    """A sentence on the first file with as many labels as the first, but none of the same. Files of one label may be a
+    class each, and the files of sorted records seldom have as many."""
     of_file: dict[str, set[str]] = {}
     for example in examples:
         of_file.setdefault(example.file, set()).update(example.labels)
     first = next(iter(of_file), "")
     for file, names in of_file.items():
-        if min(len(names), len(of_file[first])) > 1 and names.isdisjoint(of_file[first]):
+        if len(names) == len(of_file[first]) > 1 and names.isdisjoint(of_file[first]):
             theirs, ours = (shortened(in_order(some)) for some in (names, of_file[first]))
             return [f"{file} has other labels ({theirs}) than {first} ({ours}). If they are the same, write them alike"]
     return []
