@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -129,8 +129,8 @@ class Model:
 @checked
 def load(model: Location, *, device: Device = "auto", dtype: Dtype = "fp32") -> Model:
     """The model of a run (its best or newest checkpoint), of a folder that `transformers` reads, or
-    `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, or `auto`, the best there is.
-    `dtype`: the precision of `predict` and `embed`; `bf16` and, on a GPU, `fp16` are faster than `fp32`.
+    `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, or `auto`, the best there is. `dtype`: the precision of
+    `predict` and `embed`; `bf16` and, on a GPU, `fp16` may be faster than `fp32`.
 
     Raises `InputError`, `ModelError` or `CheckpointError` without a usable model."""
     return Model(load_model(location(model), bare=True), device, dtype)
@@ -139,7 +139,7 @@ def load(model: Location, *, device: Device = "auto", dtype: Dtype = "fp32") -> 
 def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     """`given` may be a column of a data frame. `kind`: words, question, text, which may be a pair, or single, which may
     not. Raises `InputError` for anything but a sequence of such texts."""
-    if isinstance(given, str | Mapping | Set) or hasattr(given, "columns") or not isinstance(given, Iterable):
+    if isinstance(given, str | Mapping | set) or hasattr(given, "columns") or not isinstance(given, Iterable):
         fix = "give a list, even of one text, or a column of a table"
         raise InputError(f"{shown(given)} is no list of texts", where="texts", fix=fix)
     texts = list(given)
@@ -148,7 +148,7 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     examples = []
     for number, text in enumerate(texts, start=1):
         where = f"texts:{number}"
-        is_single = isinstance(text, str | Mapping | Set) or not isinstance(text, Iterable)
+        is_single = isinstance(text, str | Mapping | set) or not isinstance(text, Iterable)
         parts: list[Any] = [text] if is_single else [*text]
         if any(not isinstance(part, str) for part in parts):
             raise InputError(f"{shown(text)} is no text", where=where, fix="give strings")

@@ -236,7 +236,8 @@ def _why_without_prefix(tag: str, tags: set[str]) -> str:
 
 
 def tag_scheme(examples: Sequence[Example]) -> str:
-    """A sentence on how the tags mark spans, since metrics over spans depend on it: IOB2, IOB1, IOBES, BILOU, IO."""
+    """A sentence on how the tags mark spans, since metrics over spans depend on it: IOB2, IOB1, IOBES, BILOU, BMES
+    or IO."""
     tags = dict.fromkeys(tag for example in examples for tag in example.labels)
     if all(map(INTEGER.fullmatch, tags)):
         return (
