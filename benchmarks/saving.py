@@ -18,6 +18,7 @@ from typing import Any
 from common import store_of, write_result
 
 from maskwright.config.pretraining import CheckpointSection, build_config
+from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.lease import Lease
 from maskwright.data.loader import Loader
@@ -58,6 +59,7 @@ class Training:
 
 def one_round(training: Training, folder: str, ordinary_steps: int) -> dict[str, Any]:
     directory = RunDirectory(folder)
+    storage.write_json(directory.config, {})  # without a record, a run counts as deleted
     saver = Saver(directory, CheckpointSection(keep=1), None, Lease(directory.path("lease.json")))
     ordinary = statistics.median([training.step() for _ in range(ordinary_steps)])
     begin = time.perf_counter()

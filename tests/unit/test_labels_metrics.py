@@ -1,6 +1,7 @@
 """Metrics of fine-tuned models beside scikit-learn, scipy, seqeval and SQuAD's rules, and what logits are read as."""
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,14 @@ from sklearn import metrics as sk
 
 from maskwright.config.finetuning import Task
 from maskwright.labels.answers import exact_match, overlap_f1
-from maskwright.labels.by_label import calibration, classification_report, confusion_matrix, exchanged, reliability
+from maskwright.labels.by_label import (
+    calibration,
+    classification_report,
+    confusion_matrix,
+    exchanged,
+    reliability,
+    roc_auc,
+)
 from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import (
@@ -67,7 +75,11 @@ def test_classes_are_judged_as_scikit_learn_does(size):
             theirs = report[row.label]
             ours = [row.precision, row.recall, row.f1, row.support]
             assert ours == pytest.approx([theirs[k] for k in ("precision", "recall", "f1-score", "support")])
-    np.testing.assert_allclose(found.probabilities, np.exp(logits) / np.exp(logits).sum(-1, keepdims=True), rtol=1e-5)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found.probabilities, shares, rtol=1e-5)
+    area = sk.roc_auc_score(gold, shares[:, 1] if size == 2 else shares, multi_class="ovr")
+    assert roc_auc(task, labels, examples, found) == pytest.approx(area)
+    assert roc_auc(task, labels, examples[:1], replace(found, probabilities=found.probabilities[:1])) is None
 
 
 @pytest.mark.parametrize("used", [(1, 1, 1), (1, 1, 0)])  # the last label may be neither there nor predicted
@@ -93,6 +105,9 @@ def test_several_labels_are_judged_as_scikit_learn_does(used):
         assert ours == pytest.approx([theirs[row.label][k] for k in ("precision", "recall", "f1-score", "support")])
     np.testing.assert_allclose(found.probabilities, 1.0 / (1.0 + np.exp(-logits)), rtol=1e-5)
     assert confusion_matrix(task, LABELS, examples, found) is None
+    occurs = [label for label in range(3) if used[label]]
+    area = sk.roc_auc_score(hot[:, occurs], logits[:, occurs], average="macro")
+    assert roc_auc(task, LABELS, examples, found) == pytest.approx(area)
     measured_by_yes_and_no = calibration(task, LABELS, examples, found)
     assert measured_by_yes_and_no and sum(part.count for part in measured_by_yes_and_no.bins) == 120
 

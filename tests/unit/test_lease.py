@@ -5,6 +5,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from unittest.mock import Mock
 
@@ -13,7 +14,7 @@ import pytest
 
 from maskwright.config.pretraining import CheckpointSection
 from maskwright.core import lease, storage
-from maskwright.core.errors import InputError, Locked
+from maskwright.core.errors import CheckpointError, InputError, Locked
 from maskwright.core.folder import Folder
 from maskwright.core.lease import leased
 from maskwright.core.pids import pid_started, this_machine, this_pid_space
@@ -145,6 +146,16 @@ def test_who_lost_the_lease_is_told_so(tmp_path, monkeypatch):
             saver.finish()
         assert not saver.saved and not (tmp_path / "checkpoints").exists()
     assert (tmp_path / "lease.json").exists()  # it is not ours to remove
+
+
+def test_a_run_whose_folder_is_deleted_saves_nothing_there(tmp_path):
+    with leased(str(tmp_path / "run")) as held:
+        shutil.rmtree(tmp_path / "run")
+        saver = Saver(RunDirectory(str(tmp_path / "run")), CheckpointSection(), None, held)
+        saver.begin(TrainState(3, {"a": np.ones(4, np.float32)}), {}, None)
+        with pytest.raises(CheckpointError, match="was deleted while its run was training"):
+            saver.finish()
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_a_lock_is_of_the_file_that_others_would_lock(tmp_path, monkeypatch):

@@ -139,6 +139,23 @@ def calibration(
     return reliability(confidence, right)
 
 
+def roc_auc(task: Task, labels: Sequence[str], examples: Sequence[Example], predictions: Predictions) -> float | None:
+    """The area under the ROC curve of each label's probability, in the mean over labels that some examples have and
+    others lack, as `roc_auc_score` of scikit-learn (for classes, each against the rest). None if there is no such
+    label, and for other tasks than classes and several labels of texts."""
+    shares, areas = predictions.probabilities, list[float]()
+    if task.kind not in ("single_label_classification", "multi_label_classification") or shares is None:
+        return None
+    gold = gold_outcomes(task, labels, examples)
+    for label in range(len(labels)):
+        has = np.array([label in ids if isinstance(ids, tuple) else label == ids for ids in gold])
+        _, place, ties = np.unique(shares[:, label], return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
+        if pairs := int(has.sum()) * int((~has).sum()):
+            areas.append(float(ranks[has].sum() - has.sum() * (has.sum() + 1) / 2) / pairs)
+    return float(np.mean(areas)) if areas else None
+
+
 def reliability(confidence: NDArray[Any], is_right: NDArray[np.bool_]) -> Calibration:
     """`confidence`, `is_right`: one for each prediction."""
     edges = np.linspace(0.0, 1.0, BINS + 1)

@@ -92,6 +92,9 @@ class Saver:
             if not np.isfinite(array).all():
                 raise HealthError(f"step {state.step}: {name} is no longer finite; not saved", fix=HEALTH_FIX)
         self._lease.require()
+        if not self._directory.exists():  # a save would bring back a folder without record and tokenizer
+            fix = "start the command again in a folder that nothing deletes"
+            raise CheckpointError("was deleted while its run was training", where=self._directory.location, fix=fix)
         keep, every = self._options.keep, self._options.keep_every_steps
         folder = self._directory.checkpoints
         path = checkpoint.save(folder, state, record, keep=keep, keep_every_steps=every, best=best)

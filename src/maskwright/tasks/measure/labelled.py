@@ -15,6 +15,7 @@ from maskwright.labels.by_label import (
     classification_report,
     confusion_matrix,
     exchanged,
+    roc_auc,
 )
 from maskwright.labels.dataset import fingerprint_of
 from maskwright.labels.example import Reading
@@ -46,10 +47,13 @@ class Scores:
     confusion: list[list[int]] | None
     """[gold][predicted], in the order of `labels`."""
     calibration: Calibration | None
+    roc_auc: float | None
+    """See `labels.by_label.roc_auc`."""
 
     def report(self) -> str:
         lines = [f"{self.model} on {self.examples}: {self.count:,} examples"]
-        lines += [f"  {name:20}{value:9.4f}" for name, value in self.metrics.items()]
+        area = {} if self.roc_auc is None else {"roc_auc": self.roc_auc}
+        lines += [f"  {name:20}{value:9.4f}" for name, value in (self.metrics | area).items()]
         if self.report_rows:
             width = max(len(row.label) for row in self.report_rows)
             lines += ["", f"{'':{width}}  precision  recall      f1  support"]
@@ -144,4 +148,5 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
         tuple(classification_report(task, model.labels, examples, predictions)),
         None if table is None else table.tolist(),
         calibration(task, model.labels, examples, predictions),
+        roc_auc(task, model.labels, examples, predictions),
     )

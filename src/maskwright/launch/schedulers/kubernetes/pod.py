@@ -29,7 +29,7 @@ SCRATCH = "/tmp"
 CONFIG_FOLDER = "/etc/maskwright"
 CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-CPUS, MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?m?"), re.compile(r"[0-9]+(\.[0-9]+)?[MGT]i?")
+CPUS, MEMORY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?m?"), re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?[MGT]i?")
 
 
 @dataclass(frozen=True)
