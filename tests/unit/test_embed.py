@@ -51,15 +51,6 @@ def test_vectors_are_those_of_transformers(kind, source, tokenizer, tmp_path, mo
     assert 1e-4 < np.abs(np.load(out) - ours).max() < 0.03 * np.abs(ours).max()
 
 
-def test_unknown_tokens_are_warned_of(tokenizer_of, tmp_path, capfd):
-    run = str(finished_run(tmp_path / "run", shape("roberta", "regression"), tokenizer_of("bert")))
-    (tmp_path / "a.csv").write_text("text\nthe fox\nthe ☃\n", encoding="utf-8")
-    for verb, out in (("embed", "a.npy"), ("predict", "a.jsonl")):
-        given = [verb, run, "--input", str(tmp_path / "a.csv"), "--to", str(tmp_path / out), "--device", "cpu"]
-        assert command(given) == 0
-        assert "1 of 2 texts have tokens that are unknown to the tokenizer; '☃' at" in capfd.readouterr().err
-
-
 def test_mistakes(source, tokenizer, tmp_path, capfd, monkeypatch):
     run = str(finished_run(tmp_path / "run", shape("roberta", "regression"), tokenizer))
     pairs = tmp_path / "pairs.csv"

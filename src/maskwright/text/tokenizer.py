@@ -244,7 +244,7 @@ def _train_words(words: dict[str, int], held_out: dict[str, int], vocab_size: in
     if len(held_out) < len(words) and new > MANY_NEW_WORDS * sum(held_out.values()):
         share = new / sum(held_out.values())
         fix = "replace numbers and names first, or train one that splits words, with --kind bpe"
-        warn(f"{share:.1%} of the words would have no token in documents like these that were not read: {fix}")
+        warn(f"in new documents like these, {share:.1%} of the words would have no token: {fix}")
     vocab = {token: index for index, token in enumerate([*BERT.values(), *chosen])}
     return _framed(models.WordLevel(vocab, unk_token=BERT["unk"]), vocab)
 

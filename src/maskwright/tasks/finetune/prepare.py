@@ -283,13 +283,8 @@ class FinetuneRun:
         for line in self.dataset.report.notes:
             note(line)
         every = [*self.dataset.train, *self.dataset.validation, *self.dataset.test]
-        decomposed = what_is_decomposed(self.tokenizer_folder, every)
-        return [
-            *faults(self.tokenizer_folder),
-            *self.dataset.report.warnings(),
-            *self.unread,
-            *filter(None, [decomposed]),
-        ]
+        decomposed = filter(None, [what_is_decomposed(self.tokenizer_folder, every)])
+        return [*faults(self.tokenizer_folder), *self.dataset.report.warnings(), *self.unread, *decomposed]
 
     @property
     def unread(self) -> list[str]:
