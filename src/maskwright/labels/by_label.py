@@ -146,13 +146,15 @@ def roc_auc(task: Task, labels: Sequence[str], examples: Sequence[Example], pred
     shares, areas = predictions.probabilities, list[float]()
     if task.kind not in ("single_label_classification", "multi_label_classification") or shares is None:
         return None
-    gold = gold_outcomes(task, labels, examples)
-    for label in range(len(labels)):
-        has = np.array([label in ids if isinstance(ids, tuple) else label == ids for ids in gold])
-        _, place, ties = np.unique(shares[:, label], return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
-        if pairs := int(has.sum()) * int((~has).sum()):
-            areas.append(float(ranks[has].sum() - has.sum() * (has.sum() + 1) / 2) / pairs)
+    having: list[list[int]] = [[] for _ in labels]
+    for index, ids in enumerate(gold_outcomes(task, labels, examples)):
+        for label in ids if isinstance(ids, tuple) else (ids,):
+            having[label].append(index)
+    for label, indices in enumerate(having):
+        if pairs := len(indices) * (len(examples) - len(indices)):
+            _, place, ties = np.unique(shares[:, label], return_inverse=True, return_counts=True)
+            ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
+            areas.append(float(ranks[indices].sum() - len(indices) * (len(indices) + 1) / 2) / pairs)
     return float(np.mean(areas)) if areas else None
 
 
