@@ -27,7 +27,7 @@ def compare(
         one), linear (TF-IDF and a linear model, without a transformer), or bm25 (only for retrieval). NAME=PATH names
         a model. NAME=RUN1,RUN2,… pools several pretraining runs, to judge their recipe.
     --task TASK: YAML of a fine-tuning with a test set, for labels or retrieval. Repeatable.
-    --base NAME: Model to compare the others with: a MODEL's name, a path with a /, an hf:// address, random, linear
+    --base NAME: Model to compare the others with: a MODEL's name, a path, an hf:// address, random, linear
         or bm25. Default: the first.
     --seeds 1≤N: Fine-tunings of each model and task; a verdict needs at least 6.
     --learning-rates RATES: Learning rates to try for every model; validation chooses. For large models, try

@@ -11,7 +11,7 @@ import math
 from maskwright.core.console import several
 from maskwright.report.words import FIXED, NOTHING, listed, number, rate
 from maskwright.verdict.judge import ArmDifference, VerdictReport
-from maskwright.verdict.results import ComparedTask, Results, labels_of
+from maskwright.verdict.results import LEAST_GROUPS, ComparedTask, Results, labels_of
 
 METRICS = {
     "accuracy": "accuracy",
@@ -247,8 +247,9 @@ def method(results: Results, report: VerdictReport) -> list[tuple[str, str, str]
     count = len(report.comparisons)
     corrected = f"The p-values of {count} comparisons are corrected together. " if count > 1 else ""
     together = "".join(
-        f" On {task.name}, the examples of a group are drawn {'together' if task.by_group else 'one by one'}, since "
-        f"there {'are' if task.by_group else 'are only'} {several(len({*task.groups}), 'group')}."
+        f" On {task.name}, the examples of each of {len({*task.groups})} groups are drawn together."
+        if task.by_group
+        else f" On {task.name}, examples are drawn one by one, since they are in fewer than {LEAST_GROUPS} groups."
         for task in results.tasks
         if task.groups
     )
