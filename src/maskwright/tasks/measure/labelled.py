@@ -123,11 +123,11 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
     warn_of(reading.skipped)
     if said := one_answer(examples, task):
         warn(f"{source}: {said}")
-    # fp32 replaces fp16, which a CPU multiplies at a few per cent of the speed, and bf16 for numbers, which it rounds.
-    rounds = model.run is not None and model.run.dtype == "bfloat16" and task.kind != "regression"
+    # fp32 replaces fp16, which a CPU multiplies at a few per cent of the speed.
+    in_bf16 = model.run is not None and model.run.dtype == "bfloat16"
     length = row_length(model, task, data)
     examples = that_fit(model, examples, length, data)
-    engine = engine_for(model, device, "bf16" if rounds else "fp32")
+    engine = engine_for(model, device, "bf16" if in_bf16 else "fp32")
     predictions, cut = ask(engine, model, examples, length, may_be_none=model.may_be_none or None)
     scores = measure(task, model.labels, examples, predictions)
     if task.kind == "multi_label_classification" and predictions.probabilities is not None:
