@@ -378,13 +378,11 @@ def add_samples(documents: list[Document], result: Audit, tokenizer: str | None,
 
 
 def _add_unknown(
-    documents: list[Document], texts: list[str], ids: list[list[int]], result: Audit, tokenizer: str
+    documents: list[Document], texts: list[str], ids: list[list[Any]], result: Audit, tokenizer: str
 ) -> None:
     from maskwright.text.unknown import MOST, first_unknown
 
-    vocabulary = read_vocabulary(tokenizer)
-    unk = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk
-    counts = [0 if unk is None else of_text.count(unk) for of_text in ids]
+    counts = [of_text.count(read_vocabulary(tokenizer).unk) for of_text in ids]
     unknown, tokens = sum(counts), sum(map(len, ids))
     what = "stops" if unknown > MOST * tokens else "keeps them, with a warning if they are many"
     finding = Finding(0, f"{what}: {unknown:,} of {tokens:,} tokens are unknown")
