@@ -71,6 +71,7 @@ VECTORS = [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]]
         ("csv", lambda vector: str([*map(bool, vector)])),
         ("csv", lambda vector: "[" + " ".join(f"{value}." for value in vector) + "]"),  # numpy
         ("csv", lambda vector: ",".join(map(str, vector))),
+        ("csv", lambda vector: ",".join(map(str, map(float, vector)))),
         ("csv", lambda vector: str(tuple(vector))),
     ],
 )
