@@ -326,6 +326,9 @@ def test_sequences_are_texts_of_letters_and_never_labelled(tmp_path):
         assert found == [(1, "", tuple("MKTAY")) if task == TOKENS else (1, "MKTAY", ())] and [
             one.where for one in skipping.skipped
         ] == [f"{path}:5"]
+    path.write_text(">one\nMKT\n", encoding="utf-16")
+    how = reading(path, labelled=False, encoding="utf-16")
+    assert [one.text for one in read_examples(str(path), how)] == ["MKT"]
 
 
 def test_lines_of_fasttext_and_lines_of_text(tmp_path):
