@@ -57,7 +57,9 @@ def _read(name: str, reading: Reading) -> Iterator[Example]:
         if reading.labelled:
             raise SourceError("holds sequences without labels", where=name, fix="write a table (.csv, .jsonl) of both")
         data = reading.data
-        for document in Sources([name], on_bad_input=data.on_bad_input, on_fault=reading.handle, encoding=data.encoding):
+        for document in Sources(
+            [name], on_bad_input=data.on_bad_input, on_fault=reading.handle, encoding=data.encoding
+        ):
             if task == "token_classification":
                 yield Example(name, document.line, words=tuple(document.text))
             else:
