@@ -695,7 +695,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(folder, tokenizer, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(ForeignFiles, "require_unchanged", touched)
-        with pytest.raises(StoreError, match=r"books/a\.arrow: was changed while it was read"):
+        with pytest.raises(SourceError, match=r"books/a\.arrow: was changed while it was read"):
             opened(folder, tokenizer)
     assert not [*(folder.parent / "cache" / "converted").glob("*")]
 

@@ -26,6 +26,7 @@ from maskwright.data.prepare.shards import Documents, Form, PartWriter, give_nam
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Runner, advance
 from maskwright.text.arrays import Int64
+from maskwright.text.compression import changed_while_read, stamp_of
 from maskwright.text.dedup import document_keys, held_out
 from maskwright.text.layout import share_held_out
 from maskwright.text.parts.columns import Note
@@ -184,9 +185,8 @@ class ForeignFiles:
 
     def require_unchanged(self, number: int) -> None:
         path, record = self.source.files[number], self.records[number]
-        now = os.stat(path)
-        if (now.st_size, now.st_mtime_ns) != (record["bytes"], record["modified_ns"]):
-            raise StoreError("was changed while it was read", where=path, fix="convert again")
+        if stamp_of(path) != (record["bytes"], record["modified_ns"]):
+            raise changed_while_read(path)
 
 
 def convert(conversion: Conversion, runner: Runner | None = None) -> store.TokenStore:
@@ -277,10 +277,8 @@ class Conversion:
             raise InputError(what, where=" ".join(places), fix=fix)
         self.options, self.command = options, command
         cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping)
-        self.sources: list[dict[str, Any]] = []
-        for path in self.source.files:
-            status = os.stat(path)
-            self.sources.append({"location": path, "bytes": status.st_size, "modified_ns": status.st_mtime_ns})
+        stamped = [(path, *(stamp_of(path) or ())) for path in self.source.files]
+        self.sources = [dict(zip(("location", "bytes", "modified_ns"), one, strict=True)) for one in stamped]
         self.files = ForeignFiles(self.source, cleaner, self.sources)
         chosen = {"format": self.kind, "column": column, "dtype": dtype}
         self.recorded = {**asdict(options), **{name: value for name, value in chosen.items() if value is not None}}
