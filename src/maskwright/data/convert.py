@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -93,19 +92,13 @@ class IdCleaner:
         sizes, sentences = block.sizes, block.sentences
         if (special := store.special_in(ids, store.special_table(self.vocabulary))) is not None:
             ids, sizes, sentences = self._without(block, ids, special)
-        if self.vocabulary.additional and (kept_special := store.special_in(ids, self._additional)) is not None:
-            self.counts.additional_tokens += int(kept_special.sum())
+        if self.vocabulary.additional:
+            self.counts.additional_tokens += int(np.isin(ids, sorted(self.vocabulary.additional)).sum())
         self.counts.read += len(sizes)
         kept = np.flatnonzero(sizes > 0)
         self.counts.kept += len(kept)
         self.counts.empty += len(sizes) - len(kept)
         return ids, sizes[kept], sentences, block.number(kept)
-
-    @cached_property
-    def _additional(self) -> NDArray[np.bool_]:
-        table = np.zeros(self.vocabulary.size, bool)
-        table[sorted(self.vocabulary.additional)] = True
-        return table
 
     def _tokenizer_ids(self, block: Block) -> Ids:
         """The tokenizer's ids in the store's type. Raises `StoreError` for an id beyond the vocabulary."""

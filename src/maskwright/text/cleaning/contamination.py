@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError
+from maskwright.text.arrays import UInt64
 from maskwright.text.arrow import without_caches
 from maskwright.text.cleaning import words
-from maskwright.text.cleaning.words import UInt64
 from maskwright.text.compression import ending, require_content, unreadable
 from maskwright.text.document import place, strict
 from maskwright.text.lines import numbered_lines
