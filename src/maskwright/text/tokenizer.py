@@ -27,6 +27,7 @@ from maskwright.core.library_errors import is_panic
 from maskwright.text.dedup import is_held_out
 from maskwright.text.marks import SAMPLE_CHARACTERS, SAMPLE_TEXTS, warn_of_dropped_marks
 from maskwright.text.notation import without_effect
+from maskwright.text.pieces import pieces
 from maskwright.text.sample import HELD_OUT_SHARE, MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
@@ -479,12 +480,13 @@ def inspect_tokenizer(location: str, sources: Sources) -> Inspection:
     words = size = documents = unknown = tokens = 0
     used: set[int] = set()
     samples: list[list[str]] = []
-    for document in sources:
+    parts = ((at == 0, part) for document in sources for at, part in enumerate(pieces(document.text)))
+    for is_first, part in parts:
         with no_panic(location):
-            ids = tokenizer.encode(document.text, add_special_tokens=False).ids
-        documents += 1
-        words += len(document.text.split())
-        size += len(document.text.encode("utf-8", "surrogatepass"))
+            ids = tokenizer.encode(part, add_special_tokens=False).ids
+        documents += is_first
+        words += len(part.split())
+        size += len(part.encode())
         tokens += len(ids)
         unknown += ids.count(vocabulary.unk)
         used.update(ids)
