@@ -10,7 +10,6 @@ Old ids, the splitting rules and special tokens stay.
 from __future__ import annotations
 
 import heapq
-import json
 import math
 import os
 import unicodedata
@@ -259,5 +258,4 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
     if extension.merges:
         is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
         model["merges"] = [*model["merges"], *map(" ".join if is_text else list, extension.merges)]
-    with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
-        file.write(json.dumps({**content, "model": model}, indent=2, ensure_ascii=False).encode())
+    storage.write_json(os.path.join(folder, "tokenizer.json"), {**content, "model": model})
