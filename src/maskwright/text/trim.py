@@ -85,8 +85,8 @@ def trim_tokenizer(
     with tempfile.TemporaryDirectory() as scratch:
         with changed_copy(location, f"{scratch}/measured") as temporary:
             _write(location, temporary, content, tokens.kept(learned, min_frequency, vocab_size))
-        trimmed = load_tokenizer(f"{scratch}/measured", special_tokens_are_text=True)
-        ratios = fertility(tokenizer, measured.texts), fertility(trimmed, measured.texts)
+        trimmed = TokenizersEncoder(f"{scratch}/measured")
+        ratios = fertility(encoder, measured.texts), fertility(trimmed, measured.texts)
     with changed_copy(location, folder) as temporary:
         _write(location, temporary, content, old_ids)
     removed = len(set(ids.values())) - len(old_ids)
