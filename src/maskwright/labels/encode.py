@@ -20,7 +20,7 @@ from maskwright.text.encoder import CALL_CHARACTERS
 from maskwright.text.notation import DECOMPOSED, MANY, NOTATIONS, is_decomposed, without_effect
 from maskwright.text.spacing import spacing_of
 from maskwright.text.special_tokens import config_files
-from maskwright.text.tokenizer import load_tokenizer, parsed
+from maskwright.text.tokenizer import load_tokenizer, parsed, template
 from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -201,8 +201,7 @@ def _with_prefix_space(step: Any) -> Any:
 
 
 def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
-    """Adds the template `<s> a </s></s> b </s>` if rows end in `</s>`, as in RoBERTa, XLM-R and CamemBERT; else BERT's
-    `[CLS] a [SEP] b [SEP]`."""
+    """Adds the `template` of the tokenizer's kind."""
     from tokenizers import processors
 
     vocabulary = read_vocabulary(location)
@@ -213,10 +212,7 @@ def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
             (end, last), (begin, first), trim_offsets=True, add_prefix_space=prefix_space
         )
     else:
-        pair = [begin, "$A", end, end, "$B", end] if end == "</s>" else [begin, "$A", end, "$B:1", f"{end}:1"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[begin, "$A", end], pair=pair, special_tokens=[(begin, first), (end, last)]
-        )
+        tokenizer.post_processor = template((begin, first), (end, last))
     note(f"{location}: has no template for special tokens, so texts are put between {begin} and {end}")
 
 

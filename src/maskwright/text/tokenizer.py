@@ -258,20 +258,26 @@ def wordpiece_of(vocab: dict[str, int]) -> Any:
 
 
 def _framed(model: Any, vocab: dict[str, int]) -> Any:
-    from tokenizers import Tokenizer, processors
+    from tokenizers import Tokenizer
 
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(list(BERT.values()))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, vocab[token]) for token in (BERT["bos"], BERT["eos"])],
-    )
+    tokenizer.post_processor = template(*((BERT[role], vocab[BERT[role]]) for role in ("bos", "eos")))
     return tokenizer
 
 
+def template(first: tuple[str, int], last: tuple[str, int]) -> Any:
+    """`<s> a </s></s> b </s>` if rows end in `</s>`, as in RoBERTa, XLM-R and CamemBERT; else BERT's
+    `[CLS] a [SEP] b [SEP]`. `first`, `last`: the tokens that frame a text, with their ids."""
+    from tokenizers import processors
+
+    single, end = [first[0], "$A", last[0]], last[0]
+    second = [end, "$B", end] if end == "</s>" else ["$B:1", f"{end}:1"]
+    return processors.TemplateProcessing(single=single, pair=[*single, *second], special_tokens=[first, last])
+
+
 def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, processors, trainers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, trainers
 
     letters = len({*"".join(words)})
     _require_room(vocab_size, len(FIRST_TOKENS) + letters + 1, f"the text's {several(letters, 'character')}")
@@ -295,9 +301,7 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
+    tokenizer.post_processor = template(("<s>", 0), ("</s>", 2))
     return tokenizer
 
 
