@@ -18,7 +18,8 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.core.extras import require
 from maskwright.core.splits import SPLIT_OF
-from maskwright.data.foreign.blocks import BLOCK_TOKENS, Block, Foreign, Ids
+from maskwright.data.foreign.blocks import Block, Foreign, Ids
+from maskwright.data.store import BLOCK_TOKENS
 from maskwright.text.arrays import Int64
 from maskwright.text.arrow import STATE, open_ipc, shards_of
 from maskwright.text.compression import COPY_AGAIN

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.data import store
-from maskwright.data.foreign.blocks import in_blocks
 from maskwright.data.manifest import is_shard_name
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Runner
@@ -281,7 +280,7 @@ def _read(folder: str, shard: dict[str, Any], dtype: str) -> Iterator[Documents]
     origins = numbers("origins", "<u8").reshape(-1, 2)
     sentence_ends = numbers("sentences", "<u8").astype(np.int64) if "sentences" in shard["files"] else None
     before = 0
-    for first, end in in_blocks(ends):
+    for first, end in store.in_blocks(ends):
         after = int(ends[end - 1])
         sentences = None
         if sentence_ends is not None:
