@@ -27,11 +27,10 @@ PAIRS: tuple[tuple[str, str | None], ...] = (
 )
 """Usual names of text columns, as in GLUE, tried in this order."""
 LABELS = ("label", "labels", "gold_label", "is_duplicate", "score")
+WORDS = ("words", "tokens", "word", "token", "Word", "Token")
+TAGS = ("tags", "ner_tags", "labels", "label", "tag", "Tag", "ner", "NER")
 KNOWN: dict[TaskKind, tuple[tuple[tuple[str, str | None], ...], tuple[str, ...]]] = {
-    "token_classification": (
-        tuple((name, None) for name in ("words", "tokens", "word", "token", "Word", "Token")),
-        ("tags", "ner_tags", "labels", "label", "tag", "Tag", "ner", "NER"),
-    ),
+    "token_classification": (tuple((name, None) for name in WORDS), TAGS),
     "question_answering": ((("question", "context"),), ("answers",)),
 }
 """Usual names of columns for the other tasks, as in Hugging Face's data sets."""

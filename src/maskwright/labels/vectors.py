@@ -14,7 +14,7 @@ from typing import Any
 from maskwright.core.console import several
 from maskwright.core.errors import ConfigError, SourceError
 from maskwright.labels.example import Example, Reading, Unusable
-from maskwright.labels.names import INTEGER
+from maskwright.labels.names import INTEGER, shortened
 from maskwright.text.names import cell_name
 
 STATES = {"0": False, "1": True, "false": False, "true": True}
@@ -126,9 +126,7 @@ def _names_of(places: int, first: Example, reading: Reading) -> list[str]:
         fix = f"name {places} labels in task.labels, in the order of the positions"
         raise ConfigError(what, where=first.where, fix=fix if reading.task.labels else "write 0 or 1 for each label")
     if names:
-        reading.note(
-            f"the labels are vectors of 0 and 1, whose positions are {', '.join(names[:6])}" + ", …" * (places > 6)
-        )
+        reading.note(f"the labels are vectors of 0 and 1, whose positions are {shortened(names)}")
     else:
         said = f"the labels are vectors of 0 and 1, whose positions are called 0 to {places - 1}"
         reading.note(f"{said}; name them in task.labels, in the same order")
