@@ -80,7 +80,7 @@ def test_heads_of_folders_by_the_rules_of_transformers(changes, task, labels, tm
         ({"id2label": {"0": "a", "1": "a"}}, "id2label gives two outputs one name"),
         ({"id2label": ["a", "b"]}, "id2label does not name the outputs"),
         ({"classifier_dropout": 2.0}, "classifier_dropout is 2.0"),
-        ({"classifier_pooling": "mean"}, "classifier_pooling is 'mean', only 'cls' is supported"),
+        ({"classifier_pooling": "late"}, "classifier_pooling is 'late'.* the first token or of the mean"),
         ({"architectures": ["ModernBertForQuestionAnswering"]}, "has 3 outputs for question_answering"),
     ],
 )
