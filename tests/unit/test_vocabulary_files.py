@@ -15,7 +15,7 @@ from tokenizer_kinds import KINDS, older_files, sentencepiece_model, with_words
 from maskwright.core.errors import TokenizerError
 from maskwright.text.audit import audit
 from maskwright.text.sources import Sources
-from maskwright.text.special_tokens import BERT, keyed
+from maskwright.text.special_tokens import BERT, ROBERTA, keyed
 from maskwright.text.tokenizer import (
     copy_tokenizer,
     inspect_tokenizer,
@@ -321,7 +321,7 @@ def test_tokens_that_no_merge_makes_are_counted(tokenizer_of, tmp_path):
     assert result.unreachable_tokens == 2 and "2 of them unreachable" in inspection_report(result)
 
 
-def test_settings_of_berts_class_must_agree_with_the_normalizer(tokenizer_of, tmp_path):
+def test_settings_of_classes_must_agree_with_the_tokenizer(tokenizer_of, tmp_path):
     """`transformers` goes by the settings. Where they have the effect of tokenizer.json, both give the same ids."""
     text = "The Fox saw GARDENS, \u00c9t\u00e9"
     for row, (kind, settings, model, agrees) in enumerate(
@@ -334,14 +334,22 @@ def test_settings_of_berts_class_must_agree_with_the_normalizer(tokenizer_of, tm
             ("bert-uncased", {"do_lower_case": False}, {"model_type": "bert"}, False),
             ("bert-uncased", {"tokenizer_class": "BertTokenizer", "strip_accents": True}, {}, True),
             ("bert-uncased", {"tokenizer_class": "BertTokenizer", "strip_accents": False}, {}, False),
+            ("roberta", {"tokenizer_class": "RobertaTokenizerFast"}, {}, True),
+            ("roberta", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}, {}, False),
+            ("roberta", {"tokenizer_class": "TokenizersBackend", "add_prefix_space": True}, {}, True),
+            ("roberta", {"add_prefix_space": True}, {"model_type": "roberta"}, False),
         )
     ):
         folder = tmp_path / str(row)
         shutil.copytree(tokenizer_of(kind), folder)
-        (folder / "tokenizer_config.json").write_text(json.dumps(keyed(BERT) | settings))
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(keyed(ROBERTA if kind == "roberta" else BERT) | settings)
+        )
         (folder / "config.json").write_text(json.dumps(model))
         if not agrees:
-            with pytest.raises(TokenizerError, match=r"contradict the normalizer of tokenizer.json. Fix: if tokenizer"):
+            with pytest.raises(
+                TokenizerError, match=r"contradict the (normalizer|pre_tokenizer) of tokenizer.json. Fix: if tokenizer"
+            ):
                 read_vocabulary(str(folder))
             continue
         theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
