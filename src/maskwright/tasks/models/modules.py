@@ -33,6 +33,8 @@ def pooling_of(folder: str) -> tuple[bool, bool]:
     without = pooling.get("include_prompt") is False and any(prompts_of(folder)[0].values())
     more += ["pooling without prompts"] if without else []
     more += [f"pooling by {' and '.join(map(str, modes))}"] if modes and modes[0] not in (*MEAN, *FIRST_TOKEN) else []
+    if size := (_read(folder, PROMPTS) or {}).get("truncate_dim"):
+        more.append(f"their first {size} numbers (truncate_dim)")
     if first.get("do_lower_case"):
         normalizer = load_tokenizer(folder, special_tokens_are_text=True).normalizer
         more += ["lower case"] if normalizer is None or "A" in normalizer.normalize_str("A") else []
