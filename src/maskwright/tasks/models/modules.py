@@ -114,9 +114,8 @@ def _class_of(folder: str) -> str:
 
 
 def longest_text(folder: str, config: ModelConfig) -> int | None:
-    """Tokens of a text that the modules read; None if they set no limit."""
-    if _read(folder, MODULES) is None:
-        return None
-    limits = (_read(folder, FIRST) or {}).get("max_seq_length"), (_read(folder, CONFIG) or {}).get("model_max_length")
+    """Tokens of a text that the modules or, without modules, the tokenizer's files allow; None if they set no limit."""
+    of_modules = _read(folder, FIRST) if _read(folder, MODULES) is not None else None
+    limits = (of_modules or {}).get("max_seq_length"), (_read(folder, CONFIG) or {}).get("model_max_length")
     limit = next((limit for limit in limits if isinstance(limit, int)), None)
     return None if limit is None else min(limit, config.max_seq_len)
