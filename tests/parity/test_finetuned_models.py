@@ -76,6 +76,7 @@ def test_heads_of_folders_by_the_rules_of_transformers(changes, task, labels, tm
     ("changes", "said"),
     [
         ({"problem_type": "ranking"}, "problem_type is 'ranking'"),
+        ({"id2label": {"0": "a"}}, "has one output for single_label_classification, so all texts get it"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label does not name the outputs from 0 on"),
         ({"id2label": {"0": "a", "1": "a"}}, "id2label gives two outputs one name"),
         ({"id2label": ["a", "b"]}, "id2label does not name the outputs"),

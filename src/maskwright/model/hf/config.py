@@ -161,6 +161,8 @@ def _head(written: Written, family: Family) -> dict[str, Any]:
         task = written["problem_type"] or ("regression" if outputs == 1 else "single_label_classification")
         if task not in SEQUENCE_TASKS:
             raise written.refused(f"problem_type is {task!r:.40}", f"set one of {', '.join(SEQUENCE_TASKS)}")
+        if task == SEQUENCE_TASKS[0] and outputs == 1:
+            raise written.refused(f"has one output for {task}, so all texts get it", "set problem_type to regression")
     if task == "question_answering" and not FACTS[values["model_type"]].answers_questions:
         what = f"is a {name}, which transformers lacks"
         raise written.refused(what, "use the folder that it was fine-tuned from")
