@@ -55,6 +55,7 @@ def same(found, expected):
         lambda name: f"model.module._orig_mod.{name}",
         lambda name: f"auto_model.{name}",
         lambda name: f"_fsdp_wrapped_module.{name}",
+        lambda name: f"_forward_module.model.{name}",
         lambda name: name.replace("layer.0.", "layer.0._orig_mod.").replace("layers.0.", "layers.0._orig_mod."),
         lambda name: f"model.{name}".replace(".dense.", "._checkpoint_wrapped_module.dense."),
     ],
