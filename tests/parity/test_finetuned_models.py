@@ -59,6 +59,7 @@ THREE = ("LABEL_0", "LABEL_1", "LABEL_2")
         ({"problem_type": None}, "single_label_classification", THREE),
         ({"problem_type": "multi_label_classification"}, "multi_label_classification", THREE),
         ({"problem_type": None, "id2label": {"0": "x"}}, "regression", ()),
+        ({"id2label": {"0": 5, "1": 7}}, "single_label_classification", ("5", "7")),
         ({"problem_type": None, "id2label": None}, "single_label_classification", THREE[:2]),
         ({"architectures": ["RobertaForTokenClassification"]}, "token_classification", THREE),
         ({"architectures": ["RobertaModel"]}, "masked_lm", ()),

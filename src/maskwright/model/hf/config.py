@@ -185,12 +185,12 @@ def _outputs(written: Written) -> tuple[str, ...]:
         count = written.values.get("num_labels", 2)
         names = {str(number): f"LABEL_{number}" for number in range(count if type(count) is int else 0)}
     keys = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
-    if not keys or set(keys) != set(names) or not all(isinstance(name, str) for name in names.values()):
+    if not keys or set(keys) != set(names) or not all(isinstance(name, str | int) for name in names.values()):
         fix = 'write {"0": "first name", "1": "second name"}'
         raise written.refused("id2label does not name the outputs from 0 on", fix)
     if len(set(names.values())) < len(keys):
         raise written.refused("id2label gives two outputs one name", "give each its own")
-    return tuple(names[key] for key in keys)
+    return tuple(str(names[key]) for key in keys)
 
 
 def read_labels(folder: str, config: ModelConfig) -> tuple[str, ...]:
