@@ -286,7 +286,6 @@ def test_user_defined_symbols_and_pieces_of_several_words_are_those_of_sentencep
         ("bert", "vocab.txt", "[PAD]\n", "[PAD]\nnew\n", r"vocab.txt:2 has 'new', tokenizer.json '\[UNK\]'"),
         ("roberta", "vocab.json", '"Ġthe": ', '"Ġnew": ', r"vocab.json gives 'Ġnew' the id \d+, tokenizer.json has no"),
         ("roberta", "merges.txt", "\nĠ t\n", "\na b\n", r"merges.txt:\d+ has 'a b', tokenizer.json 'Ġ t'"),
-        ("roberta", "added_tokens.json", "", '{"<x>": 999}', r"added_tokens.json gives '<x>' the id 999"),
         ("roberta", "vocab.json", "{", "", r"vocab.json cannot be read"),
     ],
 )
@@ -304,6 +303,25 @@ def test_files_beside_tokenizer_json_that_differ_are_named(change, tokenizer_of,
     assert re.search(said, line) and "json is read" in line and "`maskwright tokenizer extend --model`" in line
     audit([str(corpus)], tokenizer=str(folder))
     assert capsys.readouterr().err.count(f"warning: {line}") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("added_tokens.json", {"<x>": 400}),
+        ("tokenizer_config.json", keyed(ROBERTA) | {"added_tokens_decoder": {"400": {"content": "<x>"}}}),
+    ],
+)
+def test_tokens_that_transformers_adds_from_other_files_are_refused(name, content, tokenizer, tmp_path):
+    folder = tmp_path / "more"
+    shutil.copytree(tokenizer, folder)
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match=rf"{name}: gives '<x>' the id 400, tokenizer.json has no such token"):
+        read_vocabulary(str(folder))
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    assert words.tokenize("a<x>b")[1] == "<x>"
+    words.save_pretrained(folder)  # as the error advises
+    assert read_vocabulary(str(folder)).size == 401
 
 
 def test_tokens_that_no_merge_makes_are_counted(tokenizer_of, tmp_path):

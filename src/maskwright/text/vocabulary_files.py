@@ -133,6 +133,20 @@ def require_settings_agree(content: dict[str, Any], folder: str) -> None:
             raise TokenizerError(f"{what}{step} of tokenizer.json", where=path, fix=fix)
 
 
+def require_added_tokens_agree(tokens: dict[str, int], folder: str) -> None:
+    """Raises `TokenizerError` for a token that `transformers` adds to those of `tokenizer.json` from other files."""
+    decoder, added = _config_beside(folder).get("added_tokens_decoder"), storage.read_json_or({}, folder, ADDED)
+    entries = decoder.items() if isinstance(decoder, dict) else ()
+    listed = [
+        (str(entry.get("content")), index, CONFIG_FILES[0]) for index, entry in entries if isinstance(entry, dict)
+    ]
+    listed += [(token, index, ADDED) for token, index in added.items()] if isinstance(added, dict) else []
+    for token, index, name in listed:
+        if str(tokens.get(token)) != str(index):
+            what = f"gives {token!r} the id {index}, tokenizer.json {tokens.get(token, 'has no such token')}"
+            raise TokenizerError(what, where=os.path.join(folder, name), fix=SAVE_AGAIN)
+
+
 def _effect(settings: dict[str, Any]) -> dict[str, Any]:
     strips = settings.get("strip_accents")
     return settings | {"strip_accents": settings.get("do_lower_case") if strips is None else strips}
