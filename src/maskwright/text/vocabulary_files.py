@@ -112,6 +112,7 @@ def _require_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) 
 def require_settings_agree(content: dict[str, Any], folder: str) -> None:
     """Raises `TokenizerError` if BERT's or RoBERTa's class in `transformers`, which replaces the normalizer or the
     prefix space of a `tokenizer.json` by its own settings, would read a text otherwise than that file."""
+    names: tuple[str, ...]
     normalizer, cut = (content.get(step) for step in ("normalizer", "pre_tokenizer"))
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         names, step = WORDPIECE_FILES, "normalizer"
