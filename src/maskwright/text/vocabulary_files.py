@@ -135,7 +135,7 @@ def require_settings_agree(content: dict[str, Any], folder: str) -> None:
 
 
 def require_added_tokens_agree(tokens: dict[str, int], folder: str) -> None:
-    """Raises `TokenizerError` for a token that `transformers` adds to those of `tokenizer.json` from other files."""
+    """Raises `TokenizerError` for a token that `transformers` adds from other files than `tokenizer.json`."""
     decoder, added = _config_beside(folder).get("added_tokens_decoder"), storage.read_json_or({}, folder, ADDED)
     entries = decoder.items() if isinstance(decoder, dict) else ()
     listed = [
