@@ -50,7 +50,6 @@ SHAPES = {
         head_hidden_size=24,
         global_attn_every_n_layers=2,
         local_attention=16,
-        classifier_pooling="bos",
     ),
     "nomic_bert": small("nomic_bert", type_vocab_size=2, layer_norm_eps=1e-12, rope_theta=1000.0),
     "gte": small("gte", type_vocab_size=1, layer_norm_eps=1e-12, rope_theta=160_000.0),
@@ -58,11 +57,11 @@ SHAPES = {
 
 
 def shape(kind: str, task: TaskKind) -> ModelConfig:
-    """EuroBERTs have another pooling for each task of whole texts."""
+    """EuroBERTs have another pooling for each task of whole texts; ModernBERTs and UltraBERTs the mean for numbers."""
     outputs = OUTPUTS.get(task, 3)
     pooling = {"regression": "mean", "multi_label_classification": "bos"}.get(task, "late")
     own = {"classifier_pooling": pooling} if kind == "eurobert" else {}
-    if kind == "ultrabert" and task == "regression":
+    if kind in ("modernbert", "ultrabert") and task == "regression":
         own = {"classifier_pooling": "mean"}
     return replace(SHAPES[kind], task=task, num_labels=outputs, classifier_dropout_prob=0.25, **own)
 

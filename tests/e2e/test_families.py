@@ -160,7 +160,10 @@ def test_a_public_encoder_is_continued_and_comes_back(name, tokenizer_of, corpus
     assert export(load_model(str(tmp_path / "run")), str(folder), onnx=onnx) < 1e-5
     os.rename(tmp_path / "gone", base)
     after, named = storage.read_json(str(folder / "config.json")), FAMILIES[architecture].keys
-    kept = [named["attention_probs_dropout_prob"], *(key for key in OF_CLASSIFIERS if key in before)]
+    kept = [
+        named["attention_probs_dropout_prob"],
+        *(key for key in (*OF_CLASSIFIERS, "classifier_pooling") if key in before),
+    ]
     assert {key: after[key] for key in kept} == {key: before[key] for key in kept}
     assert not FACTS[architecture].centred or after[named["hidden_dropout_prob"]] == 0.15  # without such a dropout
     assert len(kept) > 1 or architecture in ("esm", "deberta-v2")  # without a dropout of classifiers in the folder

@@ -353,6 +353,27 @@ def test_export_that_is_wrong_by_a_little_is_refused(cli, folder, tmp_path, monk
     assert {path.name for path in tmp_path.iterdir()} == {"model", *(() if said else ("out", "again"))}
 
 
+def test_export_of_a_tokenizer_that_its_class_would_replace_is_refused(cli, folder, tmp_path):
+    """RoBERTa's class of transformers 5 cuts a text by rules of its own: digits were no longer apart, unsaid."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    words, last = content["model"], content["model"]["merges"].pop()
+    words["vocab"]["19"] = words["vocab"].pop("".join(last if isinstance(last, list) else last.split(" ")))
+    words["merges"].append(["1", "9"] if isinstance(last, list) else "1 9")
+    digits = {"type": "Digits", "individual_digits": True}
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, content["pre_tokenizer"]]}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizerFast"}))
+    result = cli("export", folder, "--to", tmp_path / "out")
+    assert result.code == 1 and "tokenizes 'a <mask> here, in 1984' to" in result.error
+    assert result.error.endswith("tokenizer_config.json: its class cuts texts by rules of its own")
+    roles = {f"{role}_token": f"<{role}>" for role in ("pad", "mask", "unk")} | {
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **roles}))
+    assert cli("export", folder, "--to", tmp_path / "out").code == 0
+
+
 def test_export_of_weights_that_grew_too_large_says_so(cli, folder, tmp_path, monkeypatch):
     """As Muon leaves them without enough weight decay."""
     large = {name: value * 12 if value.ndim == 2 else value for name, value in initial_parameters(SHAPE, 0).items()}

@@ -18,7 +18,7 @@ from maskwright.text import audit, sample, word_counts
 from maskwright.text.parts import cut, duplicates, judge
 
 # All that is held at once, a hundredth or less of it, so that a text of a few megabytes is a large one.
-audit.SAMPLE_DOCUMENTS = 20
+audit.SAMPLE_TEXTS = 20
 cut.PART_BYTES = (200_000, 400_000)
 duplicates.RUN_DOCUMENTS = encode.RUN_DOCUMENTS = 2_000
 duplicates.KEYS_AT_ONCE = 1 << 12

@@ -55,6 +55,7 @@ def same(found, expected):
         lambda name: f"model.module._orig_mod.{name}",
         lambda name: f"auto_model.{name}",
         lambda name: f"_fsdp_wrapped_module.{name}",
+        lambda name: f"_forward_module.model.{name}",
         lambda name: name.replace("layer.0.", "layer.0._orig_mod.").replace("layers.0.", "layers.0._orig_mod."),
         lambda name: f"model.{name}".replace(".dense.", "._checkpoint_wrapped_module.dense."),
     ],
@@ -84,6 +85,10 @@ def test_names_that_may_mean_something_are_refused(wrapped, what, tmp_path):
     weights = {wrapped(name, n): value for n, (name, value) in enumerate(drawn(SHAPE).items())}
     with pytest.raises(ModelError, match=what):
         read_model_folder(save_model(tmp_path / "x", weights, SHAPE))
+    beside = save_model(tmp_path / "beside", drawn(SHAPE), SHAPE)
+    (tmp_path / "beside" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"an adapter's weights.*; if it is merged, remove adapter_config.json"):
+        read_model_folder(beside)
     twice = {f"_orig_mod.{name}": value for name, value in drawn(SHAPE).items()} | drawn(SHAPE)
     with pytest.raises(ModelError, match=r"its architecture lacks: _orig_mod\.lm_head"):
         read_model_folder(save_model(tmp_path / "x", twice, SHAPE))

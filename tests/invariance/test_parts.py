@@ -351,12 +351,12 @@ def test_the_audit_is_the_same_in_any_number_of_parts(kind, tokenizer, monkeypat
         file.write(b"caf\xe9\n\n<mask> and \x01\n")
     (text / "other.bin").write_bytes(b"1")
     (text / "windows.txt").write_bytes("Plain words.\n\n".encode("utf-16") * 400)
-    monkeypatch.setattr("maskwright.text.audit.SAMPLE_DOCUMENTS", 40)
+    monkeypatch.setattr("maskwright.text.audit.SAMPLE_TEXTS", 40)
     every = CleaningOptions(filters=("gopher", "c4"), near_duplicates=0.6, masked=("email", "phone"))
     near = CleaningOptions(near_duplicates=0.5)
     for cleaning in (None, near, every) if kind == "records" else (every,):
         monkeypatch.undo()
-        monkeypatch.setattr("maskwright.text.audit.SAMPLE_DOCUMENTS", 40)
+        monkeypatch.setattr("maskwright.text.audit.SAMPLE_TEXTS", 40)
         whole = audit([str(text)], tokenizer=tokenizer, cleaning=cleaning)
         assert whole.findings["exact duplicate documents"].count > 1
         assert not cleaning or sum(found.count for found in whole.left_out.values()) > 0

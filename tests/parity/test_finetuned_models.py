@@ -59,6 +59,7 @@ THREE = ("LABEL_0", "LABEL_1", "LABEL_2")
         ({"problem_type": None}, "single_label_classification", THREE),
         ({"problem_type": "multi_label_classification"}, "multi_label_classification", THREE),
         ({"problem_type": None, "id2label": {"0": "x"}}, "regression", ()),
+        ({"id2label": {"0": 5, "1": 7}}, "single_label_classification", ("5", "7")),
         ({"problem_type": None, "id2label": None}, "single_label_classification", THREE[:2]),
         ({"architectures": ["RobertaForTokenClassification"]}, "token_classification", THREE),
         ({"architectures": ["RobertaModel"]}, "masked_lm", ()),
@@ -76,11 +77,12 @@ def test_heads_of_folders_by_the_rules_of_transformers(changes, task, labels, tm
     ("changes", "said"),
     [
         ({"problem_type": "ranking"}, "problem_type is 'ranking'"),
+        ({"id2label": {"0": "a"}}, "has one output for single_label_classification, so all texts get it"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label does not name the outputs from 0 on"),
         ({"id2label": {"0": "a", "1": "a"}}, "id2label gives two outputs one name"),
         ({"id2label": ["a", "b"]}, "id2label does not name the outputs"),
         ({"classifier_dropout": 2.0}, "classifier_dropout is 2.0"),
-        ({"classifier_pooling": "mean"}, "classifier_pooling is 'mean', only 'cls' is supported"),
+        ({"classifier_pooling": "late"}, "classifier_pooling is 'late'.* the first token or of the mean"),
         ({"architectures": ["ModernBertForQuestionAnswering"]}, "has 3 outputs for question_answering"),
     ],
 )

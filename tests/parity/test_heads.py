@@ -39,7 +39,7 @@ SHAPES = {
     ),
     **{
         f"{kind}, {pooling}": replace(finetuned.SHAPES[kind], classifier_pooling=pooling)
-        for kind, pooling in (("eurobert", "mean"), ("eurobert", "bos"), ("ultrabert", "mean"))
+        for kind, pooling in (("eurobert", "mean"), ("eurobert", "bos"), ("ultrabert", "mean"), ("modernbert", "mean"))
     },
     "gte, token types": replace(finetuned.SHAPES["gte"], type_vocab_size=2),
 }

@@ -122,6 +122,7 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer, tmp_path, capsys):
                 64,
                 "makes vectors by pooling",
             ),
+            ({"pooling_mode": "mean"}, [], 64, r"makes vectors by their first 8 numbers \(truncate_dim\), which only"),
             (
                 {"pooling_mode": "mean"},
                 ["models.Dense"],
@@ -136,7 +137,8 @@ def test_vectors_follow_the_modules_of_a_folder(tokenizer, tmp_path, capsys):
         storage.write_json(str(folder / "modules.json"), [*modules, *more])
         storage.write_json(str(folder / "1_Pooling" / "config.json"), {"word_embedding_dimension": 32, **pooling})
         own["default_prompt_name"] = None if row == 2 else "query"
-        storage.write_json(str(folder / "config_sentence_transformers.json"), own)
+        truncated = {"truncate_dim": 8} if "truncate_dim" in refused else {}
+        storage.write_json(str(folder / "config_sentence_transformers.json"), own | truncated)
         settings = {"max_seq_length": length, "do_lower_case": True}
         storage.write_json(str(folder / "sentence_bert_config.json"), settings)
         model = load_model(str(folder), bare=True)

@@ -402,15 +402,10 @@ def test_ids_that_the_tokenizer_knows_better_may_be_missing_or_odd(tmp_path):
     config = SHAPES["modernbert, local"]
     folder = save_model(tmp_path, random_parameters(config), config)
     path = str(tmp_path / "config.json")
-    odd = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": [1, 2], "classifier_pooling": "mean"}
+    odd = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": [1, 2]}
     storage.write_json(path, storage.read_json(path) | odd)
     ids = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 2}
     assert read_hf_config(folder) == replace(config, **ids)
-    named = {"architectures": ["ModernBertForSequenceClassification"]}
-    storage.write_json(path, storage.read_json(path) | named)
-    with pytest.raises(ModelError, match="model.new_head=true"):
-        read_hf_config(folder)
-    assert read_hf_config(folder, head=False) == replace(config, **ids)
 
 
 def test_bert_is_read_with_what_its_first_folders_hold(tmp_path):

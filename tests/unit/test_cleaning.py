@@ -348,6 +348,9 @@ def test_labels_and_names_of_columns_are_no_examples(tmp_path, capfd):
     (tmp_path / "t.csv").write_text(f"text,label\n{long},World\nshort,Sports\n")
     assert read_evaluations([str(tmp_path / "t.csv")]).too_short == 1
     assert "1 of 2 evaluation examples have no text of 8 words, and are skipped" in capfd.readouterr().err
+    for name in ("README.md", "dataset_infos.json"):  # as in a folder of the Hub
+        (tmp_path / name).write_text(json.dumps({"license": f"{long} of it"}))
+    assert read_evaluations([str(tmp_path)]).places == read_evaluations([str(tmp_path / "t.csv")]).places
 
 
 CHINESE = "中华人民共和国国务院新闻办公室今天上午举行发布会介绍全国粮食生产情况并回答记者提问"

@@ -10,6 +10,7 @@ import transformers
 from finetuned import finished_run, shape
 
 from maskwright.cli.main import run as command
+from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use import embed as module
 
 GENERATOR = np.random.default_rng(4)
@@ -46,6 +47,10 @@ def test_vectors_are_those_of_transformers(kind, source, tokenizer, tmp_path, mo
     table = pyarrow.parquet.read_table(beside)
     assert table.column("text").to_pylist() == TEXTS
     np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
+    path = folder / "tokenizer_config.json"  # the limit of folders of other tools, as transformers cuts at it
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 9}))
+    (folder / "modules.json").unlink()
+    assert load_model(str(folder), bare=True).max_seq_len == 9
     faster = ["--to", str(out), "--device", "cpu", "--dtype", "bf16"]
     assert command(["embed", run, "--input", str(source), *faster]) == 0
     assert 1e-4 < np.abs(np.load(out) - ours).max() < 0.03 * np.abs(ours).max()

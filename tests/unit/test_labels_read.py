@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from pydantic import ValidationError
 
 from maskwright.config.finetuning import LabelledData, Task
@@ -70,6 +71,7 @@ VECTORS = [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]]
         ("csv", lambda vector: str([*map(bool, vector)])),
         ("csv", lambda vector: "[" + " ".join(f"{value}." for value in vector) + "]"),  # numpy
         ("csv", lambda vector: ",".join(map(str, vector))),
+        ("csv", lambda vector: ",".join(map(str, map(float, vector)))),
         ("csv", lambda vector: str(tuple(vector))),
     ],
 )
@@ -324,14 +326,18 @@ def test_sequences_are_texts_of_letters_and_never_labelled(tmp_path):
         assert found == [(1, "", tuple("MKTAY")) if task == TOKENS else (1, "MKTAY", ())] and [
             one.where for one in skipping.skipped
         ] == [f"{path}:5"]
+    path.write_text(">one\nMKT\n", encoding="utf-16")
+    how = reading(path, labelled=False, encoding="utf-16")
+    assert [one.text for one in read_examples(str(path), how)] == ["MKT"]
 
 
 def test_lines_of_fasttext_and_lines_of_text(tmp_path):
     lines = "__label__a __label__b-c Eva  paid .\n\n__label__a Lima, __label\nno end __label__d\nnone\n"
     (tmp_path / "cooking.train").write_text(lines)
     (tmp_path / "a.ft.txt.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "a.ft.zst").write_bytes(zstandard.compress(lines.encode()))
     texts = ["Eva  paid .", "Lima, __label", "no end", "none"]
-    for path in (tmp_path / "cooking.train", tmp_path / "a.ft.txt.gz"):
+    for path in (tmp_path / "cooking.train", tmp_path / "a.ft.txt.gz", tmp_path / "a.ft.zst"):
         expected = [*zip(texts, [("a", "b-c"), ("a",), ("d",), ()], [1, 3, 4, 5], strict=True)]
         assert [(one.text, one.labels, one.line) for one in read(path, SEVERAL)] == expected
         how = reading(path, SEVERAL, labelled=False)
@@ -350,6 +356,9 @@ def test_lines_of_fasttext_and_lines_of_text(tmp_path):
     path.write_text("__label__2 good\n__label__1 bad\n")
     assert [one.labels for one in read(path, Task(labels={1: "neg", 2: "pos"}))] == [("pos",), ("neg",)]
     assert "FILE: has fastText's lines, not columns" in fails(path, label="label")
+    path.write_text("__label__a x\n", encoding="utf-16")
+    assert [one.text for one in read(path, encoding="utf-16")] == ["x"]
+    path.write_text("__label__2 good\n")
     assert fails(path, NUMBERS).startswith("FILE: is of a kind that cannot be read")
     for content, message in (
         (lines, "FILE:1: has 2 labels, not one. Fix: set task.kind: multi_label_classification"),

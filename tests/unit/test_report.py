@@ -274,7 +274,7 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store, monkeypatch):
     split = store.split("train")
     whole = data_card.token_counts(split, 400)
     monkeypatch.setattr(data_card, "MOST_COUNTED_TOKENS", split.tokens // 4 + 1)
-    monkeypatch.setattr("maskwright.data.store.COUNTED_TOKENS", 1000)
+    monkeypatch.setattr("maskwright.data.store.BLOCK_TOKENS", 1000)
     some, slow_counts = data_card.token_counts(split, 400), np.zeros(400, np.int64)
     for shard_idx, shard in enumerate(split.shards):
         for begin, end in [*zip(*shard.documents_at(), strict=True)][::4]:

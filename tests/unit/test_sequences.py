@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 import transformers
+import zstandard
 from safetensors.numpy import save_file
 from tokenizer_kinds import KINDS
 
@@ -134,7 +135,9 @@ def test_wet_records_are_documents_and_html_alone_is_refused(tmp_path):
     info = warc("warcinfo", "application/warc-fields", b"software: test\r\n")
     pages = [warc("conversion", "text/plain", text.encode()) for text in ("Erste Seite\nzwei Zeilen", "Ünï\n")]
     (tmp_path / "a.warc.wet.gz").write_bytes(b"".join(gzip.compress(one) for one in (info, *pages)))
-    assert texts(tmp_path / "a.warc.wet.gz") == [("Erste Seite\nzwei Zeilen", 2), ("Ünï", 3)]
+    (tmp_path / "a.wet.zst").write_bytes(zstandard.compress(b"".join([info, *pages])))
+    for name in ("a.warc.wet.gz", "a.wet.zst"):
+        assert texts(tmp_path / name) == [("Erste Seite\nzwei Zeilen", 2), ("Ünï", 3)]
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>Hello</p>"
     (tmp_path / "b.warc").write_bytes(info + warc("response", "application/http; msgtype=response", answer))
     with pytest.raises(SourceError, match="has 1 pages but no plain text"):

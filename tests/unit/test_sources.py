@@ -181,6 +181,8 @@ def test_texts_that_do_not_decode_are_encoding_faults_in_tables_too(tmp_path):
     raw = pa.array([b"fine", b"bad \xff"], pa.binary())
     pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 2, raw.buffers())}), bad)
     assert fails(half).startswith("FILE:2: U+D800 is half a surrogate pair. Fix: ")
+    (half.parent / "half.json").write_text('[\n\n\n{"text": "\\ud800"}]')
+    assert fails(half.parent / "half.json").startswith("FILE record 1: U+D800 is half a surrogate pair. Fix: ")
     assert fails(bad).startswith("FILE record 2: 0xff, byte 5 of the text, is not UTF-8")
     for path in (half, bad):
         assert [text for text, _ in read(path, on_bad_input="replace")] == ["fine", "bad \ufffd"]

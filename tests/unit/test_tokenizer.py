@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from maskwright.core.errors import InputError, SourceError, TokenizerError
+from maskwright.text import pieces
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import _train_unigram, inspect_tokenizer, load_tokenizer, train_tokenizer
@@ -139,7 +140,7 @@ def test_a_mask_that_a_file_written_by_hand_only_names_is_a_token(tokenizer, tmp
             assert ids.count(read_vocabulary(folder).mask) == (not as_text) and len(ids) > 2
 
 
-def test_inspection_counts_by_hand(tokenizer, tmp_path):
+def test_inspection_counts_by_hand(tokenizer, tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("The fox saw stones.\nÖl.\n", encoding="utf-8")
     result = inspect_tokenizer(tokenizer, Sources([str(path)], layout="lines"))
@@ -148,3 +149,8 @@ def test_inspection_counts_by_hand(tokenizer, tmp_path):
     assert (result.documents, result.words, result.bytes, result.tokens) == (2, 5, 19 + 4, tokens)
     assert result.fertility == round(tokens / 5, 3)
     assert result.unknown_tokens == 0
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 100)  # a long document is read in pieces, up to the limit
+    monkeypatch.setattr("maskwright.text.tokenizer.INSPECTED_BYTES", 250)
+    path.write_text("The fox saw stones. " * 100)
+    result = inspect_tokenizer(tokenizer, Sources([str(path)], layout="lines"))
+    assert result.documents == 1 and 250 <= result.bytes < 400

@@ -14,6 +14,7 @@ from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.audit import audit
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import spacing_of
+from maskwright.text.tokenizer import train_tokenizer
 from maskwright.text.unknown import first_unknown
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -62,6 +63,28 @@ def test_a_word_beyond_the_vocabulary_is_not_told_to_train_the_same_again(tmp_pa
     assert unknown and unknown.word == "'7f3a'" and "--kind bpe" in unknown.fix
     unknown = first_unknown(str(tmp_path / "t"), "the fox [SEP] the fox")
     assert unknown and unknown.word == "'[SEP]'" and "write another word" in unknown.fix
+
+
+def test_byte_level_bpe_that_lacks_bytes_is_said_to(tmp_path, capsys):
+    train_tokenizer(Sources([str(ascii_lines(tmp_path))]), str(tmp_path / "t"), vocab_size=300)
+    path = tmp_path / "t" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocab = [token for token in content["model"]["vocab"] if token.isascii() or token[0] == "Ġ"]
+    content["model"] |= {"vocab": {token: index for index, token in enumerate(vocab)}, "unk_token": "<unk>"}
+    content["added_tokens"][-1]["id"] = len(vocab)
+    path.write_text(json.dumps(content))
+    text = tmp_path / "é.txt"
+    text.write_text("".join(f"line {number} of é\n" for number in range(300)))
+    found = audit([str(text)], tokenizer=str(tmp_path / "t")).findings
+    assert found["documents with unknown tokens, of the first 300"].count == 300
+    prepare(Request(Sources([str(text)]), str(tmp_path / "t"), str(tmp_path / "s")))
+    assert "tokens are unknown to the tokenizer; 'é' at " in capsys.readouterr().err
+
+
+def ascii_lines(folder):
+    path = folder / "ascii.txt"
+    path.write_text("".join(f"line {number} of it\n" for number in range(100)))
+    return path
 
 
 def test_a_declared_token_in_a_sequence_is_not_unknown(tmp_path):

@@ -15,7 +15,7 @@ from tokenizer_kinds import KINDS, older_files, sentencepiece_model, with_words
 from maskwright.core.errors import TokenizerError
 from maskwright.text.audit import audit
 from maskwright.text.sources import Sources
-from maskwright.text.special_tokens import BERT, keyed
+from maskwright.text.special_tokens import BERT, ROBERTA, keyed
 from maskwright.text.tokenizer import (
     copy_tokenizer,
     inspect_tokenizer,
@@ -286,7 +286,6 @@ def test_user_defined_symbols_and_pieces_of_several_words_are_those_of_sentencep
         ("bert", "vocab.txt", "[PAD]\n", "[PAD]\nnew\n", r"vocab.txt:2 has 'new', tokenizer.json '\[UNK\]'"),
         ("roberta", "vocab.json", '"Ġthe": ', '"Ġnew": ', r"vocab.json gives 'Ġnew' the id \d+, tokenizer.json has no"),
         ("roberta", "merges.txt", "\nĠ t\n", "\na b\n", r"merges.txt:\d+ has 'a b', tokenizer.json 'Ġ t'"),
-        ("roberta", "added_tokens.json", "", '{"<x>": 999}', r"added_tokens.json gives '<x>' the id 999"),
         ("roberta", "vocab.json", "{", "", r"vocab.json cannot be read"),
     ],
 )
@@ -306,6 +305,25 @@ def test_files_beside_tokenizer_json_that_differ_are_named(change, tokenizer_of,
     assert capsys.readouterr().err.count(f"warning: {line}") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("added_tokens.json", {"<x>": 400}),
+        ("tokenizer_config.json", keyed(ROBERTA) | {"added_tokens_decoder": {"400": {"content": "<x>"}}}),
+    ],
+)
+def test_tokens_that_transformers_adds_from_other_files_are_refused(name, content, tokenizer, tmp_path):
+    folder = tmp_path / "more"
+    shutil.copytree(tokenizer, folder)
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match=rf"{name}: gives '<x>' the id 400, tokenizer.json has no such token"):
+        read_vocabulary(str(folder))
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    assert words.tokenize("a<x>b")[1] == "<x>"
+    words.save_pretrained(folder)  # as the error advises
+    assert read_vocabulary(str(folder)).size == 401
+
+
 def test_tokens_that_no_merge_makes_are_counted(tokenizer_of, tmp_path):
     for kind in (*KINDS, "esm", "deberta"):
         assert unreachable_tokens(tokenizer_of(kind)) == [], kind
@@ -321,7 +339,7 @@ def test_tokens_that_no_merge_makes_are_counted(tokenizer_of, tmp_path):
     assert result.unreachable_tokens == 2 and "2 of them unreachable" in inspection_report(result)
 
 
-def test_settings_of_berts_class_must_agree_with_the_normalizer(tokenizer_of, tmp_path):
+def test_settings_of_classes_must_agree_with_the_tokenizer(tokenizer_of, tmp_path):
     """`transformers` goes by the settings. Where they have the effect of tokenizer.json, both give the same ids."""
     text = "The Fox saw GARDENS, \u00c9t\u00e9"
     for row, (kind, settings, model, agrees) in enumerate(
@@ -334,14 +352,22 @@ def test_settings_of_berts_class_must_agree_with_the_normalizer(tokenizer_of, tm
             ("bert-uncased", {"do_lower_case": False}, {"model_type": "bert"}, False),
             ("bert-uncased", {"tokenizer_class": "BertTokenizer", "strip_accents": True}, {}, True),
             ("bert-uncased", {"tokenizer_class": "BertTokenizer", "strip_accents": False}, {}, False),
+            ("roberta", {"tokenizer_class": "RobertaTokenizerFast"}, {}, True),
+            ("roberta", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}, {}, False),
+            ("roberta", {"tokenizer_class": "TokenizersBackend", "add_prefix_space": True}, {}, True),
+            ("roberta", {"add_prefix_space": True}, {"model_type": "roberta"}, False),
         )
     ):
         folder = tmp_path / str(row)
         shutil.copytree(tokenizer_of(kind), folder)
-        (folder / "tokenizer_config.json").write_text(json.dumps(keyed(BERT) | settings))
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(keyed(ROBERTA if kind == "roberta" else BERT) | settings)
+        )
         (folder / "config.json").write_text(json.dumps(model))
         if not agrees:
-            with pytest.raises(TokenizerError, match=r"contradict the normalizer of tokenizer.json. Fix: if tokenizer"):
+            with pytest.raises(
+                TokenizerError, match=r"contradict the (normalizer|pre_tokenizer) of tokenizer.json. Fix: if tokenizer"
+            ):
                 read_vocabulary(str(folder))
             continue
         theirs = transformers.AutoTokenizer.from_pretrained(str(folder))

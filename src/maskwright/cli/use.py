@@ -19,7 +19,7 @@ class Texts:
     source --input FILE: Texts: .csv, .tsv, .jsonl, .parquet, FASTA, or .txt with one text per line.
     text --text-column COLUMN: Column of the text, or its number from 0 in a file without a header line; several are
         joined by a space. Default: as in the run, or as GLUE names it.
-    --max-seq-len 8≤N: Maximum tokens per text. Default: as in fine-tuning, else the model's maximum.
+    --max-seq-len 8≤N: Maximum tokens per text. Default: as in fine-tuning, else the tokenizer's or the model's maximum.
     --on-bad-input: At a record that cannot be read: stop, or skip and report it.
     """
 

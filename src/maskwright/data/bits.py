@@ -1,7 +1,6 @@
 """Random numbers without a stream: 64 well-mixed bits as a pure function of integers, vectorised.
 
-The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014; constants of Stafford's variant 13). There is no stream
-and so no state to save: restarts, virtual workers and world size cannot change a number.
+There is no stream and so no state to save: restarts, virtual workers and world size cannot change a number.
 """
 
 from __future__ import annotations
@@ -12,21 +11,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-Bits = NDArray[np.uint64]
+from maskwright.text.arrays import UInt64, mix
 
+Bits = UInt64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
-
-
-def mix(x: Bits) -> Bits:
-    """A bijection on 64 bits in which each input bit flips about half of the output bits. `x` stays as it is."""
-    x = (x ^ (x >> _30)) * _FIRST  # unsigned integers wrap around on purpose
-    x ^= x >> _27
-    x *= _SECOND
-    x ^= x >> _31
-    return x
 
 
 @lru_cache(maxsize=256)  # each batch uses the same few; a key takes 8 microseconds

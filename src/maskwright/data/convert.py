@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from maskwright.data.prepare.shards import Documents, Form, PartWriter, give_nam
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Runner, advance
 from maskwright.text.arrays import Int64
+from maskwright.text.compression import changed_while_read, stamp_of
 from maskwright.text.dedup import document_keys, held_out
 from maskwright.text.layout import share_held_out
 from maskwright.text.parts.columns import Note
@@ -92,19 +92,13 @@ class IdCleaner:
         sizes, sentences = block.sizes, block.sentences
         if (special := store.special_in(ids, store.special_table(self.vocabulary))) is not None:
             ids, sizes, sentences = self._without(block, ids, special)
-        if self.vocabulary.additional and (kept_special := store.special_in(ids, self._additional)) is not None:
-            self.counts.additional_tokens += int(kept_special.sum())
+        if self.vocabulary.additional:
+            self.counts.additional_tokens += int(np.isin(ids, sorted(self.vocabulary.additional)).sum())
         self.counts.read += len(sizes)
         kept = np.flatnonzero(sizes > 0)
         self.counts.kept += len(kept)
         self.counts.empty += len(sizes) - len(kept)
         return ids, sizes[kept], sentences, block.number(kept)
-
-    @cached_property
-    def _additional(self) -> NDArray[np.bool_]:
-        table = np.zeros(self.vocabulary.size, bool)
-        table[sorted(self.vocabulary.additional)] = True
-        return table
 
     def _tokenizer_ids(self, block: Block) -> Ids:
         """The tokenizer's ids in the store's type. Raises `StoreError` for an id beyond the vocabulary."""
@@ -184,9 +178,8 @@ class ForeignFiles:
 
     def require_unchanged(self, number: int) -> None:
         path, record = self.source.files[number], self.records[number]
-        now = os.stat(path)
-        if (now.st_size, now.st_mtime_ns) != (record["bytes"], record["modified_ns"]):
-            raise StoreError("was changed while it was read", where=path, fix="convert again")
+        if stamp_of(path) != (record["bytes"], record["modified_ns"]):
+            raise changed_while_read(path)
 
 
 def convert(conversion: Conversion, runner: Runner | None = None) -> store.TokenStore:
@@ -277,10 +270,8 @@ class Conversion:
             raise InputError(what, where=" ".join(places), fix=fix)
         self.options, self.command = options, command
         cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping)
-        self.sources: list[dict[str, Any]] = []
-        for path in self.source.files:
-            status = os.stat(path)
-            self.sources.append({"location": path, "bytes": status.st_size, "modified_ns": status.st_mtime_ns})
+        stamped = [(path, *(stamp_of(path) or ())) for path in self.source.files]
+        self.sources = [dict(zip(("location", "bytes", "modified_ns"), one, strict=True)) for one in stamped]
         self.files = ForeignFiles(self.source, cleaner, self.sources)
         chosen = {"format": self.kind, "column": column, "dtype": dtype}
         self.recorded = {**asdict(options), **{name: value for name, value in chosen.items() if value is not None}}

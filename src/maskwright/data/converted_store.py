@@ -24,6 +24,7 @@ from maskwright.data.foreign.columns import arrow_files, counts_files, dataset_f
 from maskwright.data.foreign.detect import Format, detect
 from maskwright.data.foreign.pregenerated import TOKENIZER, epochs_of
 from maskwright.data.store import TokenStore
+from maskwright.text.compression import stamp_of
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 FORMAT = 2
@@ -107,11 +108,14 @@ def _open(
     column: str | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> TokenStore:
-    """The store of `places`. `read`: the files that decide it. `check`: raises an error for files that must not be
-    converted. One process of a machine converts while the others wait."""
+    """The store of `places`. `read`: the files that decide it, by name, bytes and time of change. `check`: raises an
+    error for files that must not be converted. One process of a machine converts while the others wait."""
     vocabulary = read_vocabulary(tokenizer)
     decided = [FORMAT, vocabulary.fingerprint, vocabulary.rules_record]
-    places, states = [os.path.abspath(place) for place in places], [_state(path) for path in read]
+    places, states = (
+        [*map(os.path.abspath, places)],
+        [[os.path.abspath(path), *(stamp_of(path) or ())] for path in read],
+    )
     name = storage.sha256_of([*decided, kind, column, asdict(options), places, states])[:32]
     folder = storage.cache_folder("converted", name)
 
@@ -137,12 +141,3 @@ def _open(
         return folder
 
     return TokenStore(location, storage.made_once(folder, find, make))
-
-
-def _state(path: str) -> list[Any]:
-    """[location, bytes, time of change]"""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise StoreError(f"cannot be read: {error.strerror}", where=path, fix="correct the path") from None
-    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]

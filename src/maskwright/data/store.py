@@ -38,7 +38,8 @@ LONG_SPAN_TOKENS = 128
 SAMPLED_SHARDS = 16
 MOST_MAPPED = 16_384
 """Shards that are mapped at once. Linux maps 65,530 files for a process."""
-DOCUMENTS_AT_ONCE, COUNTED_TOKENS = 4_096, 1 << 24
+DOCUMENTS_AT_ONCE, BLOCK_TOKENS = 4_096, 1 << 22
+"""Documents, and tokens of documents, handled at once: enough to amortize calls, few enough for a laptop."""
 FEW = 8
 """Number of special ids up to which comparing with each is faster than a table."""
 SplitName = Literal["train", "valid"]
@@ -87,6 +88,16 @@ def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[st
     names = {"tokens": f"{stem}.tokens.u{8 * np.dtype(dtype).itemsize}"}
     roles = ["documents", *(["sentences"] if sentences else []), "origins"]
     return names | {role: f"{stem}.{role}.u64" for role in roles}
+
+
+def in_blocks(ends: Int64) -> Iterator[tuple[int, int]]:
+    """(first, end) of runs of documents that fit into `BLOCK_TOKENS`, or of a single longer one. `ends` [documents]:
+    their ends in tokens."""
+    first = before = 0
+    while first < len(ends):
+        end = max(first + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
+        yield first, end
+        first, before = end, int(ends[end - 1])
 
 
 @dataclass(frozen=True)
@@ -195,9 +206,8 @@ class Split:
         total = np.zeros(vocab_size, np.int64)
         for shard_idx, shard in enumerate(self.shards):
             starts, ends = (offsets[:: max(apart, 1)] for offsets in shard.documents_at())
-            borders = np.flatnonzero(np.diff(np.cumsum(ends - starts) // COUNTED_TOKENS)) + 1
-            for documents in np.split(np.arange(len(ends)), borders):
-                ids = self.gather(shard_idx, starts[documents], (ends - starts)[documents])
+            for first, end in in_blocks(np.cumsum(ends - starts)):
+                ids = self.gather(shard_idx, starts[first:end], (ends - starts)[first:end])
                 total += np.bincount(ids, minlength=vocab_size)[:vocab_size]
         return total
 

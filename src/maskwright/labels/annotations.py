@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import KNOWN, by_class_name, elsewhere, string, with_tags
+from maskwright.labels.columns import TAGS, WORDS, by_class_name, elsewhere, string, with_tags
 from maskwright.labels.example import Example, Reading, Skipped, Unusable
 from maskwright.labels.spans import OUTSIDE
 from maskwright.labels.spans import spans as spans_of_tags
@@ -25,7 +25,6 @@ TEXTS = ("text", "sentence")
 SPANS = ("spans", "entities", "ents", "ner", "label", "labels", "annotations", "annotation")
 """Usual names of columns of spans. The first of several with a span in the first record counts."""
 GLINER = ("tokenized_text", "ner")
-WORDS, TAGS = [names[0] for names in KNOWN["token_classification"][0]], KNOWN["token_classification"][1]
 START = ("start", "start_offset", "start_char", "begin")
 END = ("end", "end_offset", "end_char")
 NAME = ("label", "labels", "type", "entity_group", "entity", "tag", "name")

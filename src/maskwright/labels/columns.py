@@ -12,7 +12,7 @@ from maskwright.config.finetuning import TaskKind
 from maskwright.core.errors import SourceError
 from maskwright.labels.example import Answer, Example, Reading, Unusable
 from maskwright.labels.names import INTEGER
-from maskwright.labels.vectors import STATES, is_one_hot, keys_of, list_in, require_labels
+from maskwright.labels.vectors import is_one_hot, keys_of, list_in, require_labels, state_of
 from maskwright.text.document import Fault
 from maskwright.text.names import cell_name, group_name
 from maskwright.text.tables import Column, Record, Table, listed, whole_characters
@@ -27,11 +27,10 @@ PAIRS: tuple[tuple[str, str | None], ...] = (
 )
 """Usual names of text columns, as in GLUE, tried in this order."""
 LABELS = ("label", "labels", "gold_label", "is_duplicate", "score")
+WORDS = ("words", "tokens", "word", "token", "Word", "Token")
+TAGS = ("tags", "ner_tags", "labels", "label", "tag", "Tag", "ner", "NER")
 KNOWN: dict[TaskKind, tuple[tuple[tuple[str, str | None], ...], tuple[str, ...]]] = {
-    "token_classification": (
-        tuple((name, None) for name in ("words", "tokens", "word", "token", "Word", "Token")),
-        ("tags", "ner_tags", "labels", "label", "tag", "Tag", "ner", "NER"),
-    ),
+    "token_classification": (tuple((name, None) for name in WORDS), TAGS),
     "question_answering": ((("question", "context"),), ("answers",)),
 }
 """Usual names of columns for the other tasks, as in Hugging Face's data sets."""
@@ -227,8 +226,7 @@ def _several(record: Record, roles: Roles, reading: Reading) -> tuple[str, ...]:
     if len(columns) > 1:
         labels = []
         for column in columns:
-            state = STATES.get(cell_name(record[column]).lower().removesuffix(".0"))  # pandas, where a cell was empty
-            if state is None:
+            if (state := state_of(record[column])) is None:
                 raise Unusable(f"column {column!r} is {record[column]!r:.40}, not 0 or 1", "write 0 or 1")
             labels += [str(column)] if state else []
     else:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import with_tags
+from maskwright.labels.columns import TAGS, WORDS, with_tags
 from maskwright.labels.example import Example, Reading, Unusable
-from maskwright.labels.word_rows import TAGS, WORDS, is_header, numbers_sentences
+from maskwright.labels.word_rows import is_header, numbers_sentences
 from maskwright.text.lines import numbered_lines
 from maskwright.text.tables import Column
 

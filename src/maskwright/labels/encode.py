@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +16,18 @@ from maskwright.config.finetuning import Task
 from maskwright.core.console import note, several
 from maskwright.core.errors import InputError
 from maskwright.labels.example import Example, Skipped
+from maskwright.text.encoder import CALL_CHARACTERS
 from maskwright.text.notation import DECOMPOSED, MANY, NOTATIONS, is_decomposed, without_effect
 from maskwright.text.spacing import spacing_of
 from maskwright.text.special_tokens import config_files
-from maskwright.text.tokenizer import load_tokenizer, parsed
+from maskwright.text.tokenizer import load_tokenizer, parsed, template
 from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
 
 Ints = NDArray[np.int32]
 Offsets = NDArray[np.int64]
-Item = TypeVar("Item")
 AT_ONCE = 1024
-"""Examples per call to `tokenizers`, which spreads them over its threads."""
+"""Most examples of a call to `tokenizers`, which spreads them over its threads."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,9 @@ def encode(
     if task.kind == "token_classification":
         return _words(tokenizer, examples, {name: id for id, name in enumerate(labels)}, max_seq_len, side)
     if task.kind == "question_answering":
-        # White space before some of SQuAD's questions would fill a window.
-        questions = [example.text.lstrip() for example in examples]
         for _, error in _without_room(tokenizer, examples, task.doc_stride, max_seq_len, longest):
             raise error
-        return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride, side)
+        return _windows(tokenizer, examples, task.doc_stride, max_seq_len, token_type_stride, side)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first", direction=side)
     rows: list[NDArray[np.int32]] = []
     types: list[NDArray[np.int32]] = []
@@ -203,8 +202,7 @@ def _with_prefix_space(step: Any) -> Any:
 
 
 def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
-    """Adds the template `<s> a </s></s> b </s>` if rows end in `</s>`, as in RoBERTa, XLM-R and CamemBERT; else BERT's
-    `[CLS] a [SEP] b [SEP]`."""
+    """Adds the `template` of the tokenizer's kind."""
     from tokenizers import processors
 
     vocabulary = read_vocabulary(location)
@@ -215,16 +213,20 @@ def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
             (end, last), (begin, first), trim_offsets=True, add_prefix_space=prefix_space
         )
     else:
-        pair = [begin, "$A", end, end, "$B", end] if end == "</s>" else [begin, "$A", end, "$B:1", f"{end}:1"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[begin, "$A", end], pair=pair, special_tokens=[(begin, first), (end, last)]
-        )
+        tokenizer.post_processor = template((begin, first), (end, last))
     note(f"{location}: has no template for special tokens, so texts are put between {begin} and {end}")
 
 
-def _batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    for first in range(0, len(items), AT_ONCE):
-        yield items[first : first + AT_ONCE]
+def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
+    """Examples in runs of one call each."""
+    begin = characters = 0
+    for index, example in enumerate(examples):
+        size = len(example.text) + len(example.text_pair or "") + sum(map(len, example.words))
+        if index > begin and (index - begin == AT_ONCE or characters + size > CALL_CHARACTERS):
+            yield examples[begin:index]
+            begin, characters = index, 0
+        characters += size
+    yield examples[begin:]
 
 
 def _flat(rows: Sequence[NDArray[np.int32]]) -> Ints:
@@ -281,20 +283,13 @@ def _words(
 
 
 def _windows(
-    tokenizer: Any,
-    examples: Sequence[Example],
-    questions: list[str],
-    doc_stride: int,
-    max_seq_len: int,
-    token_type_stride: int,
-    side: str,
+    tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_seq_len: int, token_type_stride: int, side: str
 ) -> EncodedRows:
     """Each window begins with the question. An answer that is not wholly inside a window counts as no answer there."""
     tokenizer.enable_truncation(max_seq_len, stride=doc_stride, strategy="only_second", direction=side)
     rows, types, of_example, starts, ends, characters = [], [], [], [], [], []
-    pairs = [(question, example.text_pair or "") for question, example in zip(questions, examples, strict=True)]
-    encodings = chain.from_iterable(map(tokenizer.encode_batch, _batches(pairs)))
-    for example_idx, encoding in enumerate(encodings):
+    batches = ([(_question(one), one.text_pair or "") for one in batch] for batch in _batches(examples))
+    for example_idx, encoding in enumerate(chain.from_iterable(map(tokenizer.encode_batch, batches))):
         for window in chain([encoding], encoding.overflowing):
             spans = np.array(window.offsets, np.int32).reshape(-1, 2)
             spans[np.array([part != 1 for part in window.sequence_ids], np.bool_)] = -1
@@ -310,6 +305,11 @@ def _windows(
     targets = SpanTargets(np.array(starts, np.int32), np.array(ends, np.int32), flat)
     shift = _flat(types) * token_type_stride if token_type_stride else None
     return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.array(of_example, np.int32), targets, shift, 0)
+
+
+def _question(example: Example) -> str:
+    """White space before some of SQuAD's questions would fill a window."""
+    return example.text.lstrip()
 
 
 def _span(spans: Ints, example: Example) -> tuple[int, int]:
@@ -331,9 +331,9 @@ def _without_room(
 ) -> Iterator[tuple[int, InputError]]:
     """(index, error) of each question that leaves a window no more of the context than it shares with the next."""
     specials = tokenizer.num_special_tokens_to_add(True)
-    questions = [example.text.lstrip() for example in examples]
-    batches = (tokenizer.encode_batch_fast(batch, add_special_tokens=False) for batch in _batches(questions))
-    for index, encoding in enumerate(chain.from_iterable(batches)):
+    encode_batch = partial(tokenizer.encode_batch_fast, add_special_tokens=False)
+    batches = ([*map(_question, batch)] for batch in _batches(examples))
+    for index, encoding in enumerate(chain.from_iterable(map(encode_batch, batches))):
         room = max_seq_len - specials - len(encoding.ids)
         if room <= doc_stride:
             size, fixes = specials + len(encoding.ids), []

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.labels.example import Example, Reading, Unusable
-from maskwright.text.compression import ending, open_text
+from maskwright.text.compression import ending
 from maskwright.text.lines import numbered_lines
 
 PREFIX = "__label__"
 LABEL = re.compile(rf"(?<!\S){PREFIX}(\S+)\s*")
-HEAD_BYTES = 1 << 16
+HEAD_LINES = 100
 
 
 def has_lines(name: str, reading: Reading) -> bool:
@@ -25,8 +26,7 @@ def has_lines(name: str, reading: Reading) -> bool:
         return True
     if reading.task.kind == "regression":
         return False
-    with open_text(name) as stream:
-        return PREFIX.encode() in stream.read(HEAD_BYTES)
+    return any(PREFIX in line for _, line in islice(numbered_lines(name, reading.encoding), HEAD_LINES))
 
 
 def line_examples(name: str, reading: Reading) -> Iterator[Example]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections.abc import Sequence
 
 from maskwright.config.finetuning import LabelledData
@@ -13,28 +12,14 @@ from maskwright.core.console import several
 from maskwright.core.errors import ConfigError, SourceError
 from maskwright.core.splits import Split, splits_of
 from maskwright.labels.example import Reading
-from maskwright.text.arrow import without_caches
-
-ABOUT_DATA = re.compile(
-    r"(readme|license|citation|changelog)\b.*|.*\.(md|py|ya?ml|sh|ipynb)|(dataset_infos?|dataset_dict|state)\.json",
-    re.I,
-)
-"""Files next to the data in a folder of the Hugging Face Hub, or of `save_to_disk`."""
-
-
-def found(location: str) -> list[str]:
-    """The files of a path, folder, glob or URL; of a folder, the files that hold data."""
-    names = without_caches(storage.expand([location]))
-    if names == [location] or glob.has_magic(storage.without_query(location)):
-        return names
-    return [name for name in names if not ABOUT_DATA.fullmatch(os.path.basename(name))] or names
+from maskwright.text.arrow import data_files
 
 
 def by_split(location: str) -> dict[Split | None, list[str]]:
     """The files of each split by their names, and under None the files of no split; empty if the names show none.
 
     If none is named for training, files without a split are used: `reviews.csv` next to `reviews-test.csv`."""
-    names = found(location)
+    names = [*data_files([location])]
     files: dict[Split | None, list[str]] = {}
     for name, split in splits_of(names).items():
         files.setdefault(split, []).append(name)
@@ -60,7 +45,7 @@ def files_of(location: str, wanted: Sequence[Split], reading: Reading) -> list[s
     `SourceError` if it has only others."""
     files = by_split(location) if wanted else {}
     if not files:
-        return found(location)
+        return [*data_files([location])]
     split = next((split for split in wanted if split in files), None)
     if split is None:
         others = ", ".join(str(split) for split in files if split)

@@ -56,7 +56,10 @@ def _read(name: str, reading: Reading) -> Iterator[Example]:
     if kind in SEQUENCE_ENDINGS:
         if reading.labelled:
             raise SourceError("holds sequences without labels", where=name, fix="write a table (.csv, .jsonl) of both")
-        for document in Sources([name], on_bad_input=reading.data.on_bad_input, on_fault=reading.handle):
+        data = reading.data
+        for document in Sources(
+            [name], on_bad_input=data.on_bad_input, on_fault=reading.handle, encoding=data.encoding
+        ):
             if task == "token_classification":
                 yield Example(name, document.line, words=tuple(document.text))
             else:

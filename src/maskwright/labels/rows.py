@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from maskwright.config.finetuning import TaskKind
 from maskwright.data.batch import Batch
-from maskwright.data.order import order
+from maskwright.data.order import RowOrder
 from maskwright.data.packing import best_fit
 from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets
 
@@ -186,17 +187,15 @@ class ExampleStream:
 
     def rows_at(self, step: int, virtual_worker: int | None = None) -> Ints:
         """Rows of `encoded` for an update, or for one virtual worker in it."""
-        size, per_worker = len(self.packer.encoded), self.per_step // self.virtual_workers
+        per_worker = self.per_step // self.virtual_workers
         first, count = step * self.per_step, self.per_step
         if virtual_worker is not None:
             first, count = first + virtual_worker * per_worker, per_worker
-        stream_idx = first + np.arange(count, dtype=np.int64)
-        epochs, index = np.divmod(stream_idx, size)
-        rows = np.empty(count, np.int64)
-        for epoch in np.unique(epochs).tolist():
-            is_here = epochs == epoch
-            rows[is_here] = order(self.seed, epoch, index[is_here], size)
-        return rows
+        return self._order.at(first + np.arange(count, dtype=np.int64))[1]
+
+    @cached_property
+    def _order(self) -> RowOrder:
+        return RowOrder(self.seed, len(self.packer.encoded))
 
     def batches(self, step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         """Batches of an update. On JAX all have the shape of the largest one."""

@@ -14,11 +14,16 @@ from typing import Any
 from maskwright.core.console import several
 from maskwright.core.errors import ConfigError, SourceError
 from maskwright.labels.example import Example, Reading, Unusable
-from maskwright.labels.names import INTEGER
+from maskwright.labels.names import INTEGER, shortened
+from maskwright.text.names import cell_name
 
 STATES = {"0": False, "1": True, "false": False, "true": True}
-"""Possible entries of a vector, in small letters."""
 PART = re.compile(r"""'[^']*'|"[^"]*"|[^\s'"]+""")
+
+
+def state_of(cell: Any) -> bool | None:
+    """Whether an entry of a vector is 1; None for one that is neither 0 nor 1."""
+    return STATES.get(cell_name(cell).lower().removesuffix(".0"))  # pandas, where a cell was empty
 
 
 def list_in(cell: str) -> list[Any] | None:
@@ -65,7 +70,7 @@ def require_labels(cell: list[Any]) -> None:
 
 def is_one_hot(cell: list[Any]) -> bool:
     """Whether a list is a vector with a single 1."""
-    states = [STATES.get(str(value).lower().removesuffix(".0")) for value in cell]
+    states = [*map(state_of, cell)]
     return len(states) > 1 and states.count(True) == 1 and None not in states
 
 
@@ -87,7 +92,7 @@ def named(examples: list[Example], reading: Reading) -> list[Example]:
     names, kept = _names_of(places, examples[0], reading), []
     for example in examples:
         if len(example.labels) == places and _is_vector(example):
-            labels = [name for name, state in zip(names, example.labels, strict=True) if STATES[state.lower()]]
+            labels = [name for name, state in zip(names, example.labels, strict=True) if state_of(state)]
             kept.append(replace(example, labels=tuple(dict.fromkeys(labels))))
         else:
             what = f"has no vector of 0 and 1 with {places} positions, unlike most records"
@@ -96,7 +101,7 @@ def named(examples: list[Example], reading: Reading) -> list[Example]:
 
 
 def _is_vector(example: Example) -> bool:
-    return len(example.labels) > 1 and all(label.lower() in STATES for label in example.labels)
+    return len(example.labels) > 1 and None not in map(state_of, example.labels)
 
 
 def _places(examples: list[Example], reading: Reading) -> int:
@@ -121,9 +126,7 @@ def _names_of(places: int, first: Example, reading: Reading) -> list[str]:
         fix = f"name {places} labels in task.labels, in the order of the positions"
         raise ConfigError(what, where=first.where, fix=fix if reading.task.labels else "write 0 or 1 for each label")
     if names:
-        reading.note(
-            f"the labels are vectors of 0 and 1, whose positions are {', '.join(names[:6])}" + ", …" * (places > 6)
-        )
+        reading.note(f"the labels are vectors of 0 and 1, whose positions are {shortened(names)}")
     else:
         said = f"the labels are vectors of 0 and 1, whose positions are called 0 to {places - 1}"
         reading.note(f"{said}; name them in task.labels, in the same order")
@@ -138,7 +141,7 @@ def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
     for example in examples:
         labels = tuple(dict.fromkeys(example.labels))
         if len(labels) < len(example.labels):
-            if all(INTEGER.fullmatch(label) or label.lower() in STATES for label in labels):
+            if all(INTEGER.fullmatch(label) or state_of(label) is not None for label in labels):
                 what = (
                     f"has the label {max(labels, key=example.labels.count)} twice in its list of {len(example.labels)}"
                 )

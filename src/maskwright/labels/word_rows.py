@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import KNOWN, renamed, roles_of, string, with_tags
+from maskwright.labels.columns import TAGS, WORDS, renamed, roles_of, string, with_tags
 from maskwright.labels.example import Example, Reading, Unusable
 from maskwright.text.document import place
 from maskwright.text.lines import numbered_lines
@@ -16,7 +16,6 @@ from maskwright.text.tables import Column, Record, Table, first_record
 
 SENTENCE = re.compile(r"sent(ence)?s?(id|idx|index|no|num|nr|number)?")
 """The letters of a name such as `sentence_id` or `Sentence #`."""
-WORDS, TAGS = {names[0] for names in KNOWN["token_classification"][0]}, {*KNOWN["token_classification"][1]}
 
 
 def numbers_sentences(name: Column) -> bool:
@@ -26,7 +25,7 @@ def numbers_sentences(name: Column) -> bool:
 def is_header(cells: Sequence[str]) -> bool:
     """Whether a line names columns of words and tags."""
     names = [cell.strip() for cell in cells]
-    return not WORDS.isdisjoint(names) and not TAGS.isdisjoint(names) and len({*names}) == len(names)
+    return not ({*WORDS}.isdisjoint(names) or {*TAGS}.isdisjoint(names)) and len({*names}) == len(names)
 
 
 def has_sentence_column(name: str, reading: Reading) -> bool:

@@ -107,9 +107,8 @@ class ModelConfig:
     classifier_dropout_prob: float = 0.0
     """Dropout before a classifier's matrices."""
     classifier_pooling: str = "late"
-    """Only for the EuroBERTs: input of a whole text's classifier. bos: the first token. mean: the mean of the hidden
-    states of the text's tokens. late: each token; the mean of their logits is the text's. An
-    ultrabert has no late."""
+    """Input of a whole text's classifier, if it is one of the family's `pools`; else it is the first token. mean: the
+    mean of the hidden states of the text's tokens. late: each token; the mean of their logits is the text's."""
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -165,7 +164,7 @@ class ModelConfig:
     @property
     def pools(self) -> bool:
         """Whether the head takes a mean over a text's tokens."""
-        return self.facts.pools and self.task in SEQUENCE_TASKS and self.classifier_pooling != "bos"
+        return self.task in SEQUENCE_TASKS and self.classifier_pooling in self.facts.pools
 
     @property
     def position_terms(self) -> int:

@@ -66,8 +66,8 @@ class FamilyFacts:
     """The function between both matrices of a whole text's head without a norm."""
     classifier_drops_twice: bool = False
     """Whether dropout comes before both matrices of a whole text's head, not before the last alone."""
-    pools: bool = False
-    """Whether a whole text's head may take a mean over the text's tokens (`ModelConfig.classifier_pooling`)."""
+    pools: tuple[str, ...] = ()
+    """Values of `ModelConfig.classifier_pooling` with which a whole text's head takes a mean over the text's tokens."""
     answers_questions: bool = True
     """Whether `transformers` has a class of questions."""
 
@@ -83,7 +83,7 @@ _EUROBERT = replace(
     inner_drops=True,
     masked_lm_transforms=False,
     classifier_activation="gelu",
-    pools=True,
+    pools=("mean", "late"),
     answers_questions=False,
 )
 _GTE = FamilyFacts(rotary=True, token_types=True, gated=True, inner_drops=True, answers_questions=False)
@@ -94,7 +94,12 @@ FACTS: dict[Architecture, FamilyFacts] = {
     "bert": replace(_BERT, token_types=True),
     "distilbert": replace(_BERT, classifier_activation="relu"),
     "modernbert": replace(
-        _UNBIASED, global_layer="first", out_drops="attention", inner_drops=True, classifier_has_norm=True
+        _UNBIASED,
+        global_layer="first",
+        out_drops="attention",
+        inner_drops=True,
+        classifier_has_norm=True,
+        pools=("mean",),
     ),
     "esm": FamilyFacts(
         norm_first=True, norms_embeddings=False, rotary=True, classifier_drops_twice=True, answers_questions=False
@@ -107,6 +112,7 @@ FACTS: dict[Architecture, FamilyFacts] = {
         global_layer="last",
         classifier_has_dense=False,
         classifier_activation="tanh",
+        pools=("mean",),
         answers_questions=True,
     ),
     "nomic_bert": replace(_GTE, biased=False, activation="silu", inner_drops=False, masked_lm_activation="silu"),

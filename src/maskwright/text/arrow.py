@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,11 @@ END_OF_STREAM = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")
 """Arrow's end marker, and the marker before version 0.15."""
 STATE = "state.json"
 """The file in which `save_to_disk` lists the files of a data set."""
+ABOUT_DATA = re.compile(
+    r"(readme|license|citation|changelog)\b.*|.*\.(md|py|ya?ml|sh|ipynb)|(dataset_infos?|dataset_dict|state)\.json",
+    re.I,
+)
+"""Files next to the data in a folder of the Hugging Face Hub, or of `save_to_disk`."""
 
 
 def open_ipc(source: Any, name: str) -> tuple[Any, Iterator[Any]]:
@@ -124,9 +130,19 @@ def shards_of(folder: str, present: Collection[str]) -> list[str]:
     return [os.path.join(folder, name) for name in inside]
 
 
-def without_caches(names: list[str]) -> list[str]:
+def data_files(patterns: list[str]) -> dict[str, str]:
+    """`storage.expand_named` of files with examples: in a named folder, not those that describe them."""
+    found = without_caches(storage.expand_named(patterns))
+    holding = {
+        name: named for name, named in found.items() if named or not ABOUT_DATA.fullmatch(os.path.basename(name))
+    }
+    return holding or found
+
+
+def without_caches(found: dict[str, str]) -> dict[str, str]:
     """The files without caches and descriptions of `datasets`, which hold no rows of a folder of
     `save_to_disk`. Raises the errors of `shards_of`."""
+    names = [*found]
     for state in (name for name in names if os.path.basename(name) == STATE):
         folder = os.path.dirname(state)
         beside = {os.path.basename(name) for name in names if os.path.dirname(name) == folder}
@@ -134,8 +150,8 @@ def without_caches(names: list[str]) -> list[str]:
         if arrow or _is_of_datasets(state):
             kept = {*map(os.path.basename, shards_of(folder, beside))}
             others = {os.path.join(folder, name) for name in (arrow - kept) | {STATE, "dataset_info.json"}}
-            names = [name for name in names if name not in others]
-    return names
+            found = {name: named for name, named in found.items() if name not in others}
+    return found
 
 
 def _is_of_datasets(state: str) -> bool:

@@ -29,7 +29,7 @@ from maskwright.text.dedup import document_keys, text_key
 from maskwright.text.document import Document, Fault
 from maskwright.text.encoder import Encoder, open_encoder
 from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
-from maskwright.text.marks import warn_of_dropped_marks
+from maskwright.text.marks import SAMPLE_CHARACTERS, SAMPLE_TEXTS, warn_of_dropped_marks
 from maskwright.text.notation import SEPARATOR, beginning_of, notation_of
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
@@ -44,8 +44,6 @@ CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400
-SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
-"""The sample for languages and tokens per word: beginnings of the first documents."""
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
 NOTATION = "documents that may not be plain text"
@@ -87,7 +85,7 @@ class Audit:
     """Share of letters by Unicode script, sampled from each document's beginning."""
     findings: dict[str, Finding] = field(default_factory=dict)
     languages: dict[str, int] = field(default_factory=dict)
-    """Documents by language, of the first `SAMPLE_DOCUMENTS`; empty if py3langid is not installed."""
+    """Documents by language, of the first `SAMPLE_TEXTS`; empty if py3langid is not installed."""
     tokens_per_word: float | None = None
     """The mean over the documents of that sample; None without a tokenizer, and for DNA and proteins."""
     layouts: dict[Layout, int] = field(default_factory=dict)
@@ -164,7 +162,7 @@ class _Audit:
             _add_part(self.result, note)
             scripts.update(note["scripts"])
         self._count_repeated(paths)
-        samples = [*islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_DOCUMENTS)]
+        samples = [*islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_TEXTS)]
         add_samples(samples, self.result, self.tokenizer, self.sources)
         if self.cleaning.any:
             self._clean(judged)
@@ -362,15 +360,15 @@ def add_samples(documents: list[Document], result: Audit, tokenizer: str | None,
 
         languages = Counter(language_of(text)[0] for text in texts) if is_language else Counter[str]()
         result.languages = dict(languages.most_common())
-    if tokenizer:
+    if tokenizer and texts:
         from maskwright.text.tokenizer import load_tokenizer
         from maskwright.text.tokenizer_faults import warn_of_faults
 
         warn_of_faults(tokenizer)
         loaded = load_tokenizer(tokenizer, special_tokens_are_text=True)
         warn_of_dropped_marks(tokenizer, loaded.normalizer, texts)
-        encoded = loaded.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [encoding.ids for encoding in encoded]
+        found, sizes = _encoder(tokenizer, read_vocabulary(tokenizer)).encode(texts)
+        ids = np.split(found, np.cumsum(sizes)[:-1])
         pairs = [(len(of_text), len(text.split())) for of_text, text in zip(ids, texts, strict=True)]
         if ratios := [count / words for count, words in pairs if is_language and words]:
             result.tokens_per_word = round(sum(ratios) / len(ratios), 3)
@@ -378,13 +376,12 @@ def add_samples(documents: list[Document], result: Audit, tokenizer: str | None,
 
 
 def _add_unknown(
-    documents: list[Document], texts: list[str], ids: list[list[int]], result: Audit, tokenizer: str
+    documents: list[Document], texts: list[str], ids: list[NDArray[Any]], result: Audit, tokenizer: str
 ) -> None:
     from maskwright.text.unknown import MOST, first_unknown
 
-    vocabulary = read_vocabulary(tokenizer)
-    unk = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk
-    counts = [0 if unk is None else of_text.count(unk) for of_text in ids]
+    unk = read_vocabulary(tokenizer).unk
+    counts = [int(np.count_nonzero(of_text == unk)) for of_text in ids]
     unknown, tokens = sum(counts), sum(map(len, ids))
     what = "stops" if unknown > MOST * tokens else "keeps them, with a warning if they are many"
     finding = Finding(0, f"{what}: {unknown:,} of {tokens:,} tokens are unknown")
@@ -485,7 +482,7 @@ def report(result: Audit) -> str:
         shown = ", ".join(f"{name} {count:,}" for name, count in [*result.languages.items()][:8])
         lines.append(f"languages of the first {sum(result.languages.values()):,} documents: {shown}")
     if result.tokens_per_word:
-        count = min(result.documents, SAMPLE_DOCUMENTS)
+        count = min(result.documents, SAMPLE_TEXTS)
         lines.append(f"tokens per word: {result.tokens_per_word:.2f}, the mean of the first {count:,} documents")
     for name, finding in result.findings.items():
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import itertools
 import lzma
 import os
@@ -139,7 +140,7 @@ def _unpacked(name: str, raw: BinaryIO) -> Any:
     compression = compression_of(name, raw)
     if compression.startswith(".zst"):
         require("zstandard", name)
-        return _ZstdFile(raw)
+        return io.BufferedReader(_ZstdFile(raw))
     if compression == ".gz":
         return gzip.GzipFile(fileobj=raw)
     if compression:
@@ -147,7 +148,7 @@ def _unpacked(name: str, raw: BinaryIO) -> Any:
     return None
 
 
-class _ZstdFile:
+class _ZstdFile(io.RawIOBase):
     """zstd frames, one after the other. The library's reader mistakes a cut frame for the end."""
 
     def __init__(self, raw: BinaryIO) -> None:
@@ -156,10 +157,25 @@ class _ZstdFile:
         self._raw, self._fault = raw, ZstdError
         self._decompressor = ZstdDecompressor(max_window_size=LARGEST_WINDOW)
         self._frame: Any = None
-        self._behind_frame = b""
+        self._behind_frame = self._content = b""
+        self._read = 0
 
-    def read1(self, _: int) -> bytes:
-        """The content of the next packed bytes. Raises `EOFError` for a cut frame, and `OSError` for a damaged one."""
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._read
+
+    def readinto(self, buffer: Any) -> int:
+        """Raises `EOFError` for a cut frame, and `OSError` for a damaged one."""
+        self._content = self._content or self._unpacked()
+        size = min(len(buffer), len(self._content))
+        buffer[:size], self._content = self._content[:size], self._content[size:]
+        self._read += size
+        return size
+
+    def _unpacked(self) -> bytes:
+        """The content of the next packed bytes."""
         while packed := self._behind_frame or self._raw.read(PIECE_BYTES):
             self._frame = self._frame or self._decompressor.decompressobj()
             try:
@@ -176,13 +192,10 @@ class _ZstdFile:
         return b""
 
 
-UNPACKED = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File, _ZstdFile)
-
-
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
     """Blocks of about `storage.READ_BYTES` of an `open_text` stream. Yields the data before a damaged spot, then
     raises."""
-    read = stream.read1 if isinstance(stream, UNPACKED) else stream.read  # read1 returns one decoded piece
+    read = getattr(stream, "read1", stream.read)  # read1 returns one decoded piece
     fault: Exception | None = None
     while not fault:
         parts: list[bytes] = []

@@ -10,7 +10,6 @@ Old ids, the splitting rules and special tokens stay.
 from __future__ import annotations
 
 import heapq
-import json
 import math
 import os
 import unicodedata
@@ -23,6 +22,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError, TokenizerError
+from maskwright.text.encoder import TokenizersEncoder
 from maskwright.text.notation import without_effect
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
@@ -91,9 +91,9 @@ def extend_tokenizer(
         warn(f"the text supports {len(extension.tokens):,} new tokens, not {tokens:,}")
     with changed_copy(location, folder) as temporary:
         _write(location, temporary, content, vocabulary, extension)
-    extended = load_tokenizer(folder, special_tokens_are_text=True)
     extension.documents = measured.documents
-    extension.fertility = (fertility(tokenizer, measured.texts), fertility(extended, measured.texts))
+    before, after = (fertility(TokenizersEncoder(place), measured.texts) for place in (location, folder))
+    extension.fertility = before, after
     return extension, read_vocabulary(folder)
 
 
@@ -259,5 +259,4 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
     if extension.merges:
         is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
         model["merges"] = [*model["merges"], *map(" ".join if is_text else list, extension.merges)]
-    with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
-        file.write(json.dumps({**content, "model": model}, indent=2, ensure_ascii=False).encode())
+    storage.write_json(os.path.join(folder, "tokenizer.json"), {**content, "model": model})

@@ -162,8 +162,7 @@ class Sources:
 
     def _choose(self, patterns: list[str], has_layout: bool) -> None:
         """Sets `files` and `ignored_files`, and `choice`: sentences on files with endings outside `ENDINGS`."""
-        found = storage.expand_named(patterns)
-        names = {name: found[name] for name in without_caches([*found])}
+        names = without_caches(storage.expand_named(patterns))
         has_mds, exact = ".mds" in map(ending, names), {*patterns}
         other: list[str] = []
         as_text: list[str] = []
@@ -420,9 +419,9 @@ class Sources:
         """A record's text; empty without one, and for any value that is not text, which is a fault."""
         value = joined(value) if isinstance(value, list) else value
         text = value.strip().replace("\r\n", "\n") if isinstance(value, str) else ""
-        if text:
-            return text if text.isascii() else whole_characters(text, f"{table.name}:{number}", self._handle)
         where = place(table.name, number, table.counted)
+        if text:
+            return text if text.isascii() else whole_characters(text, where, self._handle)
         if isinstance(value, str | None):
             self._note_without_text(where)
         else:

@@ -27,6 +27,7 @@ from maskwright.core.library_errors import is_panic
 from maskwright.text.dedup import is_held_out
 from maskwright.text.marks import SAMPLE_CHARACTERS, SAMPLE_TEXTS, warn_of_dropped_marks
 from maskwright.text.notation import without_effect
+from maskwright.text.pieces import pieces
 from maskwright.text.sample import HELD_OUT_SHARE, MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
@@ -257,20 +258,26 @@ def wordpiece_of(vocab: dict[str, int]) -> Any:
 
 
 def _framed(model: Any, vocab: dict[str, int]) -> Any:
-    from tokenizers import Tokenizer, processors
+    from tokenizers import Tokenizer
 
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(list(BERT.values()))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, vocab[token]) for token in (BERT["bos"], BERT["eos"])],
-    )
+    tokenizer.post_processor = template(*((BERT[role], vocab[BERT[role]]) for role in ("bos", "eos")))
     return tokenizer
 
 
+def template(first: tuple[str, int], last: tuple[str, int]) -> Any:
+    """`<s> a </s></s> b </s>` if rows end in `</s>`, as in RoBERTa, XLM-R and CamemBERT; else BERT's
+    `[CLS] a [SEP] b [SEP]`. `first`, `last`: the tokens that frame a text, with their ids."""
+    from tokenizers import processors
+
+    single, end = [first[0], "$A", last[0]], last[0]
+    second = [end, "$B", end] if end == "</s>" else ["$B:1", f"{end}:1"]
+    return processors.TemplateProcessing(single=single, pair=[*single, *second], special_tokens=[first, last])
+
+
 def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, processors, trainers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, trainers
 
     letters = len({*"".join(words)})
     _require_room(vocab_size, len(FIRST_TOKENS) + letters + 1, f"the text's {several(letters, 'character')}")
@@ -294,9 +301,7 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
+    tokenizer.post_processor = template(("<s>", 0), ("</s>", 2))
     return tokenizer
 
 
@@ -479,12 +484,13 @@ def inspect_tokenizer(location: str, sources: Sources) -> Inspection:
     words = size = documents = unknown = tokens = 0
     used: set[int] = set()
     samples: list[list[str]] = []
-    for document in sources:
+    parts = ((at == 0, part) for document in sources for at, part in enumerate(pieces(document.text)))
+    for is_first, part in parts:
         with no_panic(location):
-            ids = tokenizer.encode(document.text, add_special_tokens=False).ids
-        documents += 1
-        words += len(document.text.split())
-        size += len(document.text.encode("utf-8", "surrogatepass"))
+            ids = tokenizer.encode(part, add_special_tokens=False).ids
+        documents += is_first
+        words += len(part.split())
+        size += len(part.encode())
         tokens += len(ids)
         unknown += ids.count(vocabulary.unk)
         used.update(ids)

@@ -12,7 +12,7 @@ from maskwright.core.console import several, warn
 from maskwright.core.errors import InputError
 from maskwright.text.spacing import SPECIAL
 from maskwright.text.vocabulary import BYTES, merges_of, read_tokenizer, token_ids, token_strings
-from maskwright.text.vocabulary_files import ADDED, lines_of
+from maskwright.text.vocabulary_files import lines_of
 
 NEW_WORDS = "for new words, use `maskwright tokenizer extend --model`, which also adds them to a model"
 SHOWN = 4
@@ -32,12 +32,7 @@ def _contradicted(location: str) -> Iterator[str]:
     """A sentence on each file next to `tokenizer.json` that differs from it, with the first difference."""
     if not os.path.isfile(os.path.join(location, "tokenizer.json")):
         return
-    for name, first_difference in (
-        ("vocab.txt", _in_lines),
-        ("vocab.json", _in_ids),
-        ("merges.txt", _in_merges),
-        (ADDED, _in_ids),
-    ):
+    for name, first_difference in (("vocab.txt", _in_lines), ("vocab.json", _in_ids), ("merges.txt", _in_merges)):
         path = os.path.join(location, name)
         try:
             difference = first_difference(location, path) if os.path.isfile(path) else None

@@ -8,7 +8,6 @@ removed token is split into smaller ones.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.text.arrays import Int64
+from maskwright.text.encoder import Encoder, TokenizersEncoder
 from maskwright.text.notation import without_effect
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
@@ -32,7 +32,7 @@ from maskwright.text.vocabulary import BYTES, Vocabulary, merges_of, read_tokeni
 BYTE_LETTERS = (*range(33, 127), *range(161, 173), *range(174, 324))
 """GPT-2's stand-ins for the 256 bytes: the visible characters, and 68 that follow Latin-1."""
 AT_ONCE = 1_000
-"""Texts that the library encodes in one call."""
+"""Texts that are encoded together."""
 LOW_IDS = 10
 """RoBERTa and related models count positions from the id of padding. If that is below this, all ids before it stay."""
 OLD_IDS = "old_ids.json"
@@ -76,16 +76,17 @@ def trim_tokenizer(
     storage.require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
     besides = without_effect(vocabulary.kind, tokenizer.normalizer)
+    encoder = TokenizersEncoder(location)
     learned, held_out, measured = learn_from(
-        sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary), besides
+        sources, max_bytes, lambda pieces: _count(pieces, encoder, vocabulary.size), besides
     )
     tokens = _Tokens(content, ids, vocabulary)
     old_ids = tokens.kept(learned + held_out, min_frequency, vocab_size)
     with tempfile.TemporaryDirectory() as scratch:
         with changed_copy(location, f"{scratch}/measured") as temporary:
             _write(location, temporary, content, tokens.kept(learned, min_frequency, vocab_size))
-        trimmed = load_tokenizer(f"{scratch}/measured", special_tokens_are_text=True)
-        ratios = fertility(tokenizer, measured.texts), fertility(trimmed, measured.texts)
+        trimmed = TokenizersEncoder(f"{scratch}/measured")
+        ratios = fertility(encoder, measured.texts), fertility(trimmed, measured.texts)
     with changed_copy(location, folder) as temporary:
         _write(location, temporary, content, old_ids)
     removed = len(set(ids.values())) - len(old_ids)
@@ -102,15 +103,13 @@ def report(trimming: Trimming, vocabulary: Vocabulary, folder: str) -> str:
     )
 
 
-def _count(pieces: Iterable[Piece], tokenizer: Any, vocabulary: Vocabulary) -> tuple[Int64, Int64, MeasuredTexts]:
+def _count(pieces: Iterable[Piece], encoder: Encoder, size: int) -> tuple[Int64, Int64, MeasuredTexts]:
     """(count of each id in the rest, and in the held-out documents, [size] each; texts to measure on)"""
     measured, waiting_texts = MeasuredTexts(), (list[str](), list[str]())
-    counts = (np.zeros(vocabulary.size, np.int64), np.zeros(vocabulary.size, np.int64))
+    counts = (np.zeros(size, np.int64), np.zeros(size, np.int64))
 
     def count(is_held_out: bool) -> None:
-        encoded = tokenizer.encode_batch_fast(waiting_texts[is_held_out], add_special_tokens=False)
-        ids = np.concatenate([np.zeros(0, np.int64), *(np.asarray(encoding.ids, np.int64) for encoding in encoded)])
-        counts[is_held_out][:] += np.bincount(ids, minlength=vocabulary.size)
+        counts[is_held_out][:] += np.bincount(encoder.encode(waiting_texts[is_held_out])[0], minlength=size)
         waiting_texts[is_held_out].clear()
 
     for piece in pieces:
@@ -210,8 +209,7 @@ def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequenc
     tokenizer["added_tokens"] = [{**token, "id": new_id[token["id"]]} for token in content.get("added_tokens") or []]
     tokenizer["post_processor"] = _renumbered(content.get("post_processor"), ids)
     tokenizer |= {"padding": None, "truncation": None}
-    with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
-        file.write(json.dumps(tokenizer, indent=2, ensure_ascii=False).encode())
+    storage.write_json(os.path.join(folder, "tokenizer.json"), tokenizer)
 
 
 def _renumbered(step: Any, ids: dict[str, int]) -> Any:

@@ -11,7 +11,13 @@ from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.hub import how_to_get
 from maskwright.text.special_tokens import CONFIG_FILES, FLAGS, SAVE_AGAIN, declared_tokens, special_tokens
-from maskwright.text.vocabulary_files import SENTENCEPIECE_ENDING, create_from, files_of, require_settings_agree
+from maskwright.text.vocabulary_files import (
+    SENTENCEPIECE_ENDING,
+    create_from,
+    files_of,
+    require_added_tokens_agree,
+    require_settings_agree,
+)
 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe", "words"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
@@ -157,6 +163,7 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
         raise TokenizerError(f"writes spaces as {mark}, but no token begins with it", where=path, fix=TRAIN_ONE)
     if folder:
         require_settings_agree(content, folder)
+        require_added_tokens_agree(tokens, folder)
     token_of = special_tokens(content, tokens, path, folder)
     roles = {role: tokens[name] for role, name in token_of.items()}
     unk = _unknown_id(model, tokens, path)

@@ -44,6 +44,11 @@ BERT_SETTINGS = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 """Settings of BERT's classes, and their names in the normalizer of a `tokenizer.json`."""
+UNSET: dict[tuple[str, ...], dict[str, Any]] = {
+    WORDPIECE_FILES: {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True},
+    BPE_FILES: {"add_prefix_space": False},
+}
+"""Settings of the classes of `CLASSES` that `tokenizer_config.json` leaves out."""
 
 
 def files_among(names: Collection[str]) -> tuple[str, ...]:
@@ -105,28 +110,47 @@ def _require_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) 
 
 
 def require_settings_agree(content: dict[str, Any], folder: str) -> None:
-    """Raises `TokenizerError` if BERT's class in `transformers`, which replaces the normalizer of a `tokenizer.json` by
-    its own settings, would read a text otherwise than that file."""
-    normalizer = content.get("normalizer")
-    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+    """Raises `TokenizerError` if BERT's or RoBERTa's class in `transformers`, which replaces the normalizer or the
+    prefix space of a `tokenizer.json` by its own settings, would read a text otherwise than that file."""
+    names: tuple[str, ...]
+    normalizer, cut = (content.get(step) for step in ("normalizer", "pre_tokenizer"))
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        names, step = WORDPIECE_FILES, "normalizer"
+        settings: dict[str, Any] = {key: normalizer.get(name) for key, name in BERT_SETTINGS.items()}
+    elif isinstance(cut, dict) and cut.get("type") == "ByteLevel":
+        names, step, settings = BPE_FILES, "pre_tokenizer", {"add_prefix_space": bool(cut.get("add_prefix_space"))}
+    else:
         return
     config = _config_beside(folder)
     named = config.get("tokenizer_class")
     kind = str(named or _of_model(folder).get("model_type")).lower().removesuffix("fast").removesuffix("tokenizer")
-    settings: dict[str, Any] = {key: normalizer.get(step) for key, step in BERT_SETTINGS.items()}
     given = {key: config[key] for key in settings if key in config}
-    if kind in CLASSES[WORDPIECE_FILES].lower().split() and (named or given):
-        defaults: dict[str, Any] = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
-        written = defaults | given
-        if _effect(**written) != _effect(**settings):
+    if kind in CLASSES[names].lower().split() and (named or given):
+        written = UNSET[names] | given
+        if _effect(written) != _effect(settings):
             path = os.path.join(folder, CONFIG_FILES[0])
             what = f"{json.dumps(written)} for {named or kind}, by which transformers reads a text, contradict the "
             fix = f"if tokenizer.json is right, write {json.dumps(settings)} there; else {SAVE_AGAIN}"
-            raise TokenizerError(what + "normalizer of tokenizer.json", where=path, fix=fix)
+            raise TokenizerError(f"{what}{step} of tokenizer.json", where=path, fix=fix)
 
 
-def _effect(do_lower_case: bool, strip_accents: bool | None, tokenize_chinese_chars: bool) -> tuple[bool, ...]:
-    return do_lower_case, do_lower_case if strip_accents is None else strip_accents, tokenize_chinese_chars
+def require_added_tokens_agree(tokens: dict[str, int], folder: str) -> None:
+    """Raises `TokenizerError` for a token that `transformers` adds from other files than `tokenizer.json`."""
+    decoder, added = _config_beside(folder).get("added_tokens_decoder"), storage.read_json_or({}, folder, ADDED)
+    entries = decoder.items() if isinstance(decoder, dict) else ()
+    listed = [
+        (str(entry.get("content")), index, CONFIG_FILES[0]) for index, entry in entries if isinstance(entry, dict)
+    ]
+    listed += [(token, index, ADDED) for token, index in added.items()] if isinstance(added, dict) else []
+    for token, index, name in listed:
+        if str(tokens.get(token)) != str(index):
+            what = f"gives {token!r} the id {index}, tokenizer.json {tokens.get(token, 'has no such token')}"
+            raise TokenizerError(what, where=os.path.join(folder, name), fix=SAVE_AGAIN)
+
+
+def _effect(settings: dict[str, Any]) -> dict[str, Any]:
+    strips = settings.get("strip_accents")
+    return settings | {"strip_accents": settings.get("do_lower_case") if strips is None else strips}
 
 
 def _of_model(folder: str) -> dict[str, Any]:

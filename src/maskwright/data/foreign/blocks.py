@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
 from maskwright.core.splits import splits_of
+from maskwright.data.store import in_blocks
 from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 
-BLOCK_TOKENS = 1 << 22
-"""Tokens handled at once: enough to amortize calls, few enough for a laptop."""
 INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 Ids = NDArray[Any]
 
@@ -87,16 +86,6 @@ def held_out_files(files: list[str], places: list[str]) -> frozenset[int]:
 
 
 HELD_OUT = "only the files named valid or test are held out"
-
-
-def in_blocks(ends: Int64) -> Iterator[tuple[int, int]]:
-    """(first, end) of runs of documents that fit into `BLOCK_TOKENS`, or of a single longer one. `ends` [documents]:
-    their ends in tokens."""
-    first = before = 0
-    while first < len(ends):
-        end = max(first + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
-        yield first, end
-        first, before = end, int(ends[end - 1])
 
 
 def of_spans(values: Ids, starts: Int64, sizes: Int64, file: int, members: Int64 | None = None) -> Iterator[Block]:

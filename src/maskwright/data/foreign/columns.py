@@ -6,7 +6,6 @@ shards of IBM's foundation models (column `tokens`); in Parquet, that would be a
 
 from __future__ import annotations
 
-import csv
 import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +18,13 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.core.extras import require
 from maskwright.core.splits import SPLIT_OF
-from maskwright.data.foreign.blocks import BLOCK_TOKENS, Block, Foreign, Ids
+from maskwright.data.foreign.blocks import Block, Foreign, Ids
+from maskwright.data.store import BLOCK_TOKENS
 from maskwright.text.arrays import Int64
 from maskwright.text.arrow import STATE, open_ipc, shards_of
 from maskwright.text.compression import COPY_AGAIN
 from maskwright.text.parquet import short
+from maskwright.text.tables import open_table
 
 COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 """Usual names of the column of ids, tried in this order."""
@@ -225,13 +226,9 @@ def require_counts(folder: str, files: Sequence[str], column: str | None) -> Non
     fix = "copy both again, or delete the counts: the file is cut, or the counts are of other data"
     for path in counts_files(folder):
         base = os.path.dirname(os.path.dirname(path))
-        try:
-            with open(path, encoding="utf-8", newline="") as file:
-                rows = list(csv.reader(file))
-        except (UnicodeDecodeError, csv.Error) as error:
-            what = f"is not a table of counts: {short(error)}"
-            raise StoreError(what, where=path, fix="copy it again, or delete it") from None
-        for line, row in enumerate(rows[1:], 2):
+        with open_table(path) as table:
+            rows = [(line, [*row.values()]) for line, row in table.rows()]
+        for line, row in rows:
             try:
                 name, documents, tokens = row[0], int(row[1]), int(row[2])
             except (IndexError, ValueError):

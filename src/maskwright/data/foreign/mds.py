@@ -19,8 +19,9 @@ import numpy as np
 
 from maskwright.core.console import typed
 from maskwright.core.errors import InputError, StoreError
-from maskwright.data.foreign.blocks import INTEGERS, Block, Foreign, Options, in_blocks
+from maskwright.data.foreign.blocks import INTEGERS, Block, Foreign, Options
 from maskwright.data.foreign.columns import COLUMNS
+from maskwright.data.store import in_blocks
 from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 from maskwright.text.mds import Bytes, MdsShard, column_places, content_of, shards_of

@@ -12,8 +12,8 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.console import progress, say, several
 from maskwright.core.extras import require
-from maskwright.data.foreign.blocks import Ids, in_blocks
-from maskwright.data.store import SplitName, TokenStore
+from maskwright.data.foreign.blocks import Ids
+from maskwright.data.store import SplitName, TokenStore, in_blocks
 from maskwright.text.arrays import Int64
 from maskwright.text.tokenizer import copy_tokenizer
 

@@ -121,8 +121,7 @@ class _Encoding:
         self.note |= {"unknown": 0, "tokens": 0, "first_unknown": [], "encoded": 0, "empty": 0}
         self.file_number = {name: first_file + index for index, name in enumerate(part.files)}
         self.tools = tools(target.tokenizer, target.encoder_name)
-        vocabulary = read_vocabulary(target.tokenizer)
-        self.unknown = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk  # which encodes every byte
+        self.unknown = read_vocabulary(target.tokenizer).unk
 
     def run(self, documents: Iterator[Document]) -> None:
         runs, sides = KeyRuns(self.writer.columns, IDS), [np.zeros(0, "u1")]

@@ -35,7 +35,6 @@ from maskwright.text.parts.phase import compute, paths_of
 SPLITS: tuple[store.SplitName, ...] = ("train", "valid")
 SIDE = "valid"
 """Column of a part in which repeats are searched: 1 for each held-out document."""
-TOKENS_AT_ONCE = 1 << 22
 WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 """Errors of a file system without hard links."""
 
@@ -248,7 +247,7 @@ def _bytes(shard: dict[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class WithoutRepeats:
-    """Writes a part again, without its repeated documents. Memory holds their sizes and `TOKENS_AT_ONCE` ids."""
+    """Writes a part again, without its repeated documents. Memory holds their sizes and `BLOCK_TOKENS` ids."""
 
     searched: tuple[str, ...]
     form: Form
@@ -280,13 +279,12 @@ def _read(folder: str, shard: dict[str, Any], dtype: str) -> Iterator[Documents]
     ids, ends = numbers("tokens", np.dtype(dtype).newbyteorder("<")), numbers("documents", "<u8").astype(np.int64)
     origins = numbers("origins", "<u8").reshape(-1, 2)
     sentence_ends = numbers("sentences", "<u8").astype(np.int64) if "sentences" in shard["files"] else None
-    first = before = 0
-    while first < len(ends):
-        end = max(first + 1, int(np.searchsorted(ends, before + TOKENS_AT_ONCE, side="right")))
+    before = 0
+    for first, end in store.in_blocks(ends):
         after = int(ends[end - 1])
         sentences = None
         if sentence_ends is not None:
             low, high = np.searchsorted(sentence_ends, (before, after), side="right")
             sentences = np.diff(sentence_ends[low:high], prepend=before)
         yield Documents(ids[before:after], np.diff(ends[first:end], prepend=before), sentences, origins[first:end])
-        first, before = end, after
+        before = after

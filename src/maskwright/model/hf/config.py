@@ -34,7 +34,7 @@ PIPELINES = {
     **dict.fromkeys(SEQUENCE_TASKS, "text-classification"),
 }
 """Names of the pipelines of `transformers`, by which the hub sorts models."""
-OF_CLASSIFIERS = ("classifier_pooling", "classifier_dropout", "seq_classif_dropout", "qa_dropout", "cls_dropout")
+OF_CLASSIFIERS = ("classifier_dropout", "seq_classif_dropout", "qa_dropout", "cls_dropout")
 ROPE_FIELDS = ("rope_theta", "local_rope_theta")
 
 
@@ -57,8 +57,8 @@ def family_dropout(model: ModelConfig) -> float:
 
 
 def fine_tuning_values(folder: str, model: ModelConfig) -> dict[str, Any]:
-    """Values of config.json that `transformers` uses in fine-tuning alone, under its keys there: dropouts, and how a
-    classifier reads the text. `model`: the result of `read_hf_config` for the folder."""
+    """Values of config.json that `transformers` uses in fine-tuning alone, under its keys there: dropouts. `model`: the
+    result of `read_hf_config` for the folder."""
     written, values = _encoder_config(model), storage.read_json(os.path.join(folder, "config.json"))
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     dropouts = {key: written[key] for name in names for key in dropout_keys(model.architecture, name)}
@@ -80,7 +80,7 @@ def _task_config(config: ModelConfig, labels: Sequence[str]) -> dict[str, Any]:
         "label2id": {n: i for i, n in enumerate(names)},
     }
     family = FAMILIES[config.architecture]
-    values |= dict.fromkeys(family.head_dropouts, config.classifier_dropout_prob) | family.of_classifiers
+    values |= dict.fromkeys(family.head_dropouts, config.classifier_dropout_prob)
     if config.task in SEQUENCE_TASKS:
         values["problem_type"] = config.task
     return values
@@ -161,8 +161,8 @@ def _head(written: Written, family: Family) -> dict[str, Any]:
         task = written["problem_type"] or ("regression" if outputs == 1 else "single_label_classification")
         if task not in SEQUENCE_TASKS:
             raise written.refused(f"problem_type is {task!r:.40}", f"set one of {', '.join(SEQUENCE_TASKS)}")
-        fix = "use a classifier of the first token, or pretrain the encoder with model.new_head=true"
-        written.require(family.of_classifiers | values, family.of_classifiers, fix)
+        if task == SEQUENCE_TASKS[0] and outputs == 1:
+            raise written.refused(f"has one output for {task}, so all texts get it", "set problem_type to regression")
     if task == "question_answering" and not FACTS[values["model_type"]].answers_questions:
         what = f"is a {name}, which transformers lacks"
         raise written.refused(what, "use the folder that it was fine-tuned from")
@@ -185,12 +185,12 @@ def _outputs(written: Written) -> tuple[str, ...]:
         count = written.values.get("num_labels", 2)
         names = {str(number): f"LABEL_{number}" for number in range(count if type(count) is int else 0)}
     keys = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
-    if not keys or set(keys) != set(names) or not all(isinstance(name, str) for name in names.values()):
+    if not keys or set(keys) != set(names) or not all(isinstance(name, str | int) for name in names.values()):
         fix = 'write {"0": "first name", "1": "second name"}'
         raise written.refused("id2label does not name the outputs from 0 on", fix)
     if len(set(names.values())) < len(keys):
         raise written.refused("id2label gives two outputs one name", "give each its own")
-    return tuple(names[key] for key in keys)
+    return tuple(str(names[key]) for key in keys)
 
 
 def read_labels(folder: str, config: ModelConfig) -> tuple[str, ...]:

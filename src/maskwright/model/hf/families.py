@@ -73,8 +73,6 @@ class Family:
     """Keys of the dropout before the matrices of a classifier, and of a head for questions."""
     head_dropout: float | None = None
     """The value if config.json leaves it out; None for the value of hidden states."""
-    of_classifiers: dict[str, Any] = field(default_factory=dict)
-    """Keys that must have these values in folders of classifiers."""
     read: Callable[[Written], dict[str, Any]] = _nothing
     """Fields of `ModelConfig` beyond `keys`, of a config.json. Raises `ModelError`."""
     write: Callable[[ModelConfig], dict[str, Any]] = _nothing
@@ -200,7 +198,7 @@ def _read_modernbert(written: Written) -> dict[str, Any]:
     everywhere, nearby = written["global_rope_theta"], written["local_rope_theta"]
     bases = (160_000.0 if everywhere is None else everywhere, 10_000.0 if nearby is None else nearby)
     every = _global_every(written, written["layer_types"], written.values.get("global_attn_every_n_layers", 3))
-    return _local_shape(every, _rope_bases(written, *bases), {})
+    return _local_shape(every, _rope_bases(written, *bases), {}) | _pooling(written)
 
 
 def _write_modernbert(config: ModelConfig) -> dict[str, Any]:
@@ -231,20 +229,24 @@ def _read_ultrabert(written: Written) -> dict[str, Any]:
     bases = {"full_attention": 2_560_000.0, "sliding_attention": 10_000.0}
     if isinstance(kinds, list) and isinstance(thetas, list):
         bases |= dict(zip(kinds, thetas, strict=False))
-    pooling = written.values.get("classifier_pooling", "cls")
-    if pooling not in ("cls", "mean"):
-        fix = "use a classifier of the first token or of the mean"
-        raise written.refused(f"classifier_pooling is {pooling!r:.40}", fix)
     shape = _local_shape(every, _rope_bases(written, *bases.values()), {"local_attention": 2 * window})
-    return shape | _key_value_heads(written) | {"classifier_pooling": "bos" if pooling == "cls" else pooling}
+    return shape | _key_value_heads(written) | _pooling(written)
 
 
 def _write_ultrabert(config: ModelConfig) -> dict[str, Any]:
     return _write_local(config) | {
-        "classifier_pooling": "cls" if config.classifier_pooling == "bos" else config.classifier_pooling,
         "num_key_value_heads": config.key_value_heads,
         "sliding_window": config.window,
     }
+
+
+def _pooling(written: Written) -> dict[str, Any]:
+    """Nothing for classifiers of the first token. Raises `ModelError`."""
+    pooling = written.values.get("classifier_pooling") or "cls"
+    if pooling not in ("cls", "mean"):
+        fix = "use a classifier of the first token or of the mean"
+        raise written.refused(f"classifier_pooling is {pooling!r:.40}", fix)
+    return {"classifier_pooling": pooling} if pooling == "mean" else {}
 
 
 def _rope_bases(written: Written, everywhere: Any, nearby: Any) -> tuple[Any, Any]:
@@ -275,6 +277,7 @@ def _local_shape(every: int, bases: tuple[Any, Any], nearby: dict[str, Any]) -> 
 def _write_local(config: ModelConfig) -> dict[str, Any]:
     layers = range(config.num_hidden_layers)
     return {
+        "classifier_pooling": "mean" if config.classifier_pooling == "mean" else "cls",
         "layer_types": ["sliding_attention" if config.is_local(number) else "full_attention" for number in layers],
         "rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": config.rope_theta},
@@ -367,7 +370,6 @@ FAMILIES: dict[Architecture, Family] = {
             "hidden_dropout_prob": "mlp_dropout",
         },
         head_dropout=0.0,
-        of_classifiers={"classifier_pooling": "cls"},
         read=_read_modernbert,
         write=_write_modernbert,
     ),

@@ -84,8 +84,8 @@ def _tensors(folder: str, config: ModelConfig) -> dict[str, Tensor]:
         files |= found
     if error := without_numbers({name: tensor.shape for name, tensor in files.items()}, folder):
         raise error
-    if any(".lora_" in name for name in files):
-        fix = "merge it first: MODEL.merge_and_unload().save_pretrained(FOLDER)"
+    if any(".lora_" in name for name in files) or os.path.isfile(os.path.join(folder, "adapter_config.json")):
+        fix = "merge it: MODEL.merge_and_unload().save_pretrained(NEW); if it is merged, remove adapter_config.json"
         raise ModelError("has an adapter's weights (PEFT, LoRA) as well as the model's", where=folder, fix=fix)
     names, taken_off = without_wrappers(files, config)
     if taken_off:

@@ -52,8 +52,8 @@ BEGINS: dict[Architecture, dict[str, str]] = {
 
 OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
-INSIDE = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-"""Prefixes by which torch.compile, FSDP and checkpointing mark the part that they wrap, and which mean nothing else."""
+INSIDE = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_forward_module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""Prefixes by which torch.compile, DeepSpeed, FSDP and checkpointing mark what they wrap. They mean nothing else."""
 AROUND = ("module.", "model.", "auto_model.")
 """Prefixes that DistributedDataParallel, a user's class (Lightning's) and sentence-transformers add to all names."""
 

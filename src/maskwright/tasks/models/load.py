@@ -43,8 +43,7 @@ class TrainedModel:
     task: Task | None = None
     """The task of a fine-tuned model; None for masked-LM models."""
     max_seq_len: int | None = None
-    """Tokens of a row in fine-tuning, or of a text for sentence-transformers; None if unknown, as for masked-LM models
-    and folders of other tools."""
+    """Tokens of a row in fine-tuning, or of a text by the files of a folder of other tools; None if unknown."""
     may_be_none: bool | None = None
     """Only for questions: whether some of the training questions have no answer; None if unknown."""
     pairs: bool | None = None
@@ -114,14 +113,15 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         raise InputError(what, where=location, fix=fix)
     config = with_ids(config, vocabulary, location)
     model = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
+    limit = None if config.task == "question_answering" else longest_text(location, config)
     if config.task == "masked_lm":
-        return replace(model, max_seq_len=longest_text(location, config))
+        return replace(model, max_seq_len=limit)
     use = read_use(location, config)
     names = {"threshold": "threshold", "doc_stride": "doc_stride", "max_answer_length": "max_answer_len"}
     known = {key: use[name] for key, name in names.items() if name in use}
     task = Task(kind=config.task).model_copy(update=known)
     none, pairs = (None if name not in use else use[name] > 0 for name in ("handle_impossible_answer", "pairs"))
-    return replace(model, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=none, pairs=pairs)
+    return replace(model, task=task, max_seq_len=use.get("max_seq_len", limit), may_be_none=none, pairs=pairs)
 
 
 def load_shape(location: str) -> TrainedModel:

@@ -33,6 +33,8 @@ def pooling_of(folder: str) -> tuple[bool, bool]:
     without = pooling.get("include_prompt") is False and any(prompts_of(folder)[0].values())
     more += ["pooling without prompts"] if without else []
     more += [f"pooling by {' and '.join(map(str, modes))}"] if modes and modes[0] not in (*MEAN, *FIRST_TOKEN) else []
+    if size := (_read(folder, PROMPTS) or {}).get("truncate_dim"):
+        more.append(f"their first {size} numbers (truncate_dim)")
     if first.get("do_lower_case"):
         normalizer = load_tokenizer(folder, special_tokens_are_text=True).normalizer
         more += ["lower case"] if normalizer is None or "A" in normalizer.normalize_str("A") else []
@@ -112,9 +114,8 @@ def _class_of(folder: str) -> str:
 
 
 def longest_text(folder: str, config: ModelConfig) -> int | None:
-    """Tokens of a text that the modules read; None if they set no limit."""
-    if _read(folder, MODULES) is None:
-        return None
-    limits = (_read(folder, FIRST) or {}).get("max_seq_length"), (_read(folder, CONFIG) or {}).get("model_max_length")
+    """Tokens of a text that the modules or, without modules, the tokenizer's files allow; None if they set no limit."""
+    of_modules = _read(folder, FIRST) if _read(folder, MODULES) is not None else None
+    limits = (of_modules or {}).get("max_seq_length"), (_read(folder, CONFIG) or {}).get("model_max_length")
     limit = next((limit for limit in limits if isinstance(limit, int)), None)
     return None if limit is None else min(limit, config.max_seq_len)

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError
-from maskwright.text.arrow import without_caches
+from maskwright.text.arrays import UInt64
+from maskwright.text.arrow import data_files
 from maskwright.text.cleaning import words
-from maskwright.text.cleaning.words import UInt64
 from maskwright.text.compression import ending, require_content, unreadable
 from maskwright.text.document import place, strict
 from maskwright.text.lines import numbered_lines
@@ -122,12 +121,11 @@ class _Filter:
 
 def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
     """(file:line or record, text, whether it is in the first line of a table, which may be the columns' names)"""
-    found = storage.expand_named([*patterns])
-    for name in without_caches([*found]):
+    for name, named in data_files([*patterns]).items():
         kind = ending(name)
         if kind not in TABLES and kind in RECORD_ENDINGS:
             raise unreadable(name, (*TABLES, *TEXT_ENDINGS))
-        if kind not in (*TABLES, *TEXT_ENDINGS) and not found[name]:
+        if kind not in (*TABLES, *TEXT_ENDINGS) and not named:
             continue
         require_content(name)
         if kind not in TABLES:

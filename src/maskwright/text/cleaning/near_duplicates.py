@@ -13,8 +13,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.text.arrays import UInt64, mix
 from maskwright.text.cleaning import words
-from maskwright.text.cleaning.words import UInt64
 
 SHINGLE_WORDS = 5
 """FineWeb's value (Penedo et al. 2024, https://arxiv.org/abs/2406.17557)."""
@@ -60,6 +60,6 @@ def band_keys(texts: Sequence[bytes], share: float) -> UInt64:
     for band in range(bands):
         total = np.full(len(texts), band + 1, np.uint64)
         for row in range(rows):
-            total = words.mixed(total * np.uint64(words.BASE) + minima[:, band * rows + row])
+            total = mix(total * np.uint64(words.BASE) + minima[:, band * rows + row])
         keys[:, band] = np.where(has_keys, np.maximum(total, np.uint64(1)), np.uint64(0))
     return keys

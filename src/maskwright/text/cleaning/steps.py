@@ -21,10 +21,10 @@ import numpy as np
 
 from maskwright.core import extras, storage
 from maskwright.core.errors import InputError
+from maskwright.text.arrays import UInt64
 from maskwright.text.cleaning import c4, gopher, language, near_duplicates
 from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, EvaluationTexts
 from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, with_placeholders
-from maskwright.text.cleaning.words import UInt64
 from maskwright.text.dedup import text_key
 from maskwright.text.document import Document
 

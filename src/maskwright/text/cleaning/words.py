@@ -14,9 +14,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.text.arrays import Int64
-
-UInt64 = NDArray[np.uint64]
+from maskwright.text.arrays import Int64, UInt64, mix
 
 SEGMENT_BYTES = 1 << 16
 """Text hashed at once. It fits the processor's cache, which is a fifth faster than 1 MiB."""
@@ -80,7 +78,7 @@ def ngrams(words: Words, size: int) -> tuple[UInt64, Int64]:
     for index in range(1, size):
         total += hashes[index : len(hashes) - size + 1 + index] * _factor(index)
     inside = np.repeat(words.first[:-1] - first[:-1], counts) + np.arange(first[-1])
-    return mixed(total[inside]), first
+    return mix(total[inside]), first
 
 
 def runs(words: Words, count: int) -> tuple[UInt64, Int64]:
@@ -100,14 +98,7 @@ def runs(words: Words, count: int) -> tuple[UInt64, Int64]:
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes * powers[: len(hashes)])])
         starts = np.flatnonzero(is_inside[begin : begin + SEGMENT_BYTES])
         hashes_of_runs.append((sums[end[begin + starts] - begin] - sums[starts]) * inverses[starts] * np.uint64(BASE))
-    return mixed(np.concatenate(hashes_of_runs)), np.concatenate([[0], np.cumsum(is_inside)])[words.first]
-
-
-def mixed(values: UInt64) -> UInt64:
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    return mix(np.concatenate(hashes_of_runs)), np.concatenate([[0], np.cumsum(is_inside)])[words.first]
 
 
 def _segments(texts: Sequence[bytes]) -> Iterator[tuple[bytes, Int64]]:
@@ -163,7 +154,7 @@ def _split(text: bytes, ends_of_texts: Int64) -> Segment:
     values *= powers[: len(codes)]
     sums = np.zeros(len(codes) + 1, np.uint64)
     np.cumsum(values, out=sums[1:])
-    return mixed((sums[ends] - sums[starts]) * inverses[starts]), np.searchsorted(starts, ends_of_texts), quarters
+    return mix((sums[ends] - sums[starts]) * inverses[starts]), np.searchsorted(starts, ends_of_texts), quarters
 
 
 def _split_unspaced(
