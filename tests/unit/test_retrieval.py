@@ -72,7 +72,9 @@ def test_a_collection_is_read_and_its_questions_held_out_by_the_seed(tmp_path):
     whole = read_collection(config.data.model_copy(update={"validation": config.data.test, "test": None}), 0)
     assert (len(whole.passages), len(whole.train), len(whole.validation), whole.pairs) == (40, 24, 12, 48)
     assert whole.passages[1].split()[0] in PLACES and whole.passages[0].split()[0] in WORDS
-    assert whole.with_repeated_answers() == 0
+    assert whole.with_repeated_answers() == whole.asked_in_training() == 0
+    asked = replace(whole.validation[0], text=f"{whole.train[0].text.upper()} ?")
+    assert replace(whole, validation=[asked, whole.validation[1]]).asked_in_training() == 1
     answers = whole.validation[0].relevant
     twice = replace(whole, passages=[*whole.passages, *(whole.passages[one] for one in answers)])
     assert twice.with_repeated_answers() == sum(any(one in answers for one in q.relevant) for q in whole.validation)

@@ -55,6 +55,11 @@ class Collection:
         """Training pairs of a question and a passage that answers it."""
         return sum(len(query.relevant) for query in self.train)
 
+    def asked_in_training(self) -> int:
+        """Validation and test questions that differ from a training question in case, white space and punctuation."""
+        asked = {folded(query.text) for query in self.train}
+        return sum(folded(query.text) in asked for query in (*self.validation, *self.test))
+
     def with_repeated_answers(self) -> int:
         """Validation and test questions with an answer whose text another passage repeats that they do not judge, so
         that it counts as wrong."""

@@ -71,6 +71,9 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
         line += f"; the passages of {several(own, 'question')} with their _id and text are left out of their rankings"
     _device()
     warnings: list[str] = []
+    if alike := collection.asked_in_training():
+        what = f"{several(alike, 'held-out question')} equal to training questions but for case, spaces or punctuation"
+        warnings.append(f"{what}: remove one of each two")
     if repeated := collection.with_repeated_answers():
         what = f"{several(repeated, 'question')} with an answer whose text another passage repeats, which counts as"
         warnings.append(f"{what} wrong: keep one passage of each text")
