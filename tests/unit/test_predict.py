@@ -139,7 +139,7 @@ def test_several_labels_and_numbers(tokenizer, tmp_path):
     years = load_model(str(tmp_path / "regression/run"))
     years = replace(years, parameters=with_outputs(years.parameters, 1.0, 2007.0))  # in bf16, 2007 is 2008
     exact, rounded = (Model(years, "cpu", dtype).predict(TEXTS) for dtype in ("fp32", "bf16"))
-    assert 0 < max(abs(one["score"] - other["score"]) for one, other in zip(exact, rounded, strict=True)) < 0.3
+    assert 0 < max(abs(one["score"] - other["score"]) for one, other in zip(exact, rounded, strict=True)) < 0.6
 
 
 def test_words_without_pieces_have_no_score(tokenizer, tmp_path):
