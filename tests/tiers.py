@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-QUICK_SECONDS = 4.0
+QUICK_SECONDS = 3.0
 """Of a test, from its fixtures to their end, in a run of several workers on two cores."""
-QUICK_TOTAL_SECONDS = 960.0
-"""Of all quick tests: four minutes of four workers."""
+QUICK_TOTAL_SECONDS = 900.0
+"""Of all quick tests: three minutes of five workers."""
 ALWAYS = {
     "text becomes a model": "pages/test_pages.py::test_a_page_ends_as_it_says[own-text.md]",
     "a killed process": "e2e/test_many_processes.py::test_a_killed_process_is_started_again_and_changes_nothing[1]",
