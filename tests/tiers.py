@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-QUICK_SECONDS = 3.0
+QUICK_SECONDS = 2.5
 """Of a test, from its fixtures to their end, in a run of several workers on two cores."""
 QUICK_TOTAL_SECONDS = 900.0
 """Of all quick tests: three minutes of five workers."""
