@@ -91,7 +91,7 @@ Set = Annotated[list[str] | None, SET]
 Device = Annotated[Literal["auto", "cpu", "cuda"], ManualEntry("--device", "Device to compute on.")]
 DtypeOfUse = Annotated[
     Literal["fp32", "bf16", "fp16"],
-    ManualEntry("--dtype", "Precision to compute in: fp32, as transformers; bf16 or, on a GPU, fp16 may be faster."),
+    ManualEntry("--dtype", "Precision: fp32, with the numbers of transformers; bf16 or, on a GPU, fp16 may be faster."),
 ]
 EncodingOfFile = Annotated[
     str | None,

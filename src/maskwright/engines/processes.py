@@ -20,7 +20,7 @@ LONGEST_MESSAGE = 1000
 CONNECT_SECONDS = 300.0
 """How long a rank waits at the start for the others of its run."""
 QUIET_SECONDS = 10.0
-"""How long it does so without a line. WORLD_SIZE may be a leftover of another launcher."""
+"""How long it waits before it prints a line, since WORLD_SIZE may be a leftover of another launcher."""
 
 
 class Processes(Protocol):

@@ -67,7 +67,7 @@ def with_outputs(parameters: Parameters, factor: float, shift: float) -> Paramet
 
 
 def bias_of_outputs(parameters: Parameters) -> str:
-    """Its name."""
+    """The name of the bias of the last layer, which gives a model's outputs."""
     return next(name for name in filter(_is_last, parameters) if name.endswith("bias"))
 
 

@@ -162,7 +162,7 @@ class Copier:
             raise self._not_copied(what, error) from None
 
     def _not_copied(self, what: str, error: Exception) -> CheckpointError:
-        """With its own fix if the store can be reached, as where another run has taken the place."""
+        """A copy's error. It keeps its own fix where the store can be reached, as when another run uses the place."""
         why = error.what if isinstance(error, MaskwrightError) else error
         later = "start the same command again when the store can be reached"
         fix = error.fix if isinstance(error, CheckpointError) else later
